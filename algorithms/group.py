@@ -1,0 +1,33 @@
+"""What estimators share that score an episode against the other episodes of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from algorithms.base import Credit, EpisodeCredit, PolicyGradient
+from algorithms.credit import group_advantages, spread
+
+
+class GroupBaseline(PolicyGradient):
+    """No critic: the group is the baseline. Returns are undiscounted."""
+
+    granularities: ClassVar[tuple[str, ...]] = ("trajectory", "turn")
+    needs_group: ClassVar[bool] = True
+
+    def compare(self, returns: Tensor) -> Tensor:
+        """Advantages of n episodes, or of their turns k, from their returns: [n] -> [n]."""
+        raise NotImplementedError
+
+    def credit_group(self, group: Sequence[EpisodeCredit]) -> list[Credit]:
+        rewards = [episode.rewards for episode in group]
+        per_turn = group_advantages(rewards, self.compare, self.granularity)
+        credits = []
+        for episode, advantage in zip(group, per_turn, strict=True):
+            advantages = spread(advantage, episode.tokens_per_turn)
+            nowhere = torch.zeros_like(advantages, dtype=torch.bool)
+            credits.append(Credit(advantages, None, nowhere, torch.ones_like(advantages)))
+        return credits

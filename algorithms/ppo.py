@@ -1,0 +1,56 @@
+"""PPO: a critic's generalised advantages, the clipped surrogate and the critic's regression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from algorithms.base import ActionTokens, Credit, EpisodeCredit, PolicyGradient, read_float
+from algorithms.credit import AlgorithmError, token_gae, turn_gae
+from algorithms.losses import value_loss
+
+
+class PPO(PolicyGradient):
+    """Schulman et al. 2017 (arXiv 1707.06347) with one action a turn or a token.
+
+    `algo.gamma` and `algo.lam` act once a turn at turn level and once a token at token level.
+    """
+
+    name: ClassVar[str] = "ppo"
+    granularities: ClassVar[tuple[str, ...]] = ("turn", "token")
+    needs_critic: ClassVar[bool] = True
+    foreign_keys: ClassVar[tuple[str, ...]] = ("std_normalise",)
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.gamma = read_float(config, "gamma", least=0.0, most=1.0)
+        self.lam = read_float(config, "lam", least=0.0, most=1.0)
+        self.value_coef = read_float(config, "value_coef", above=0.0)
+
+    def credit_group(self, group: Sequence[EpisodeCredit]) -> list[Credit]:
+        """GAE of each episode on its own; raises AlgorithmError when one has no values."""
+        estimator = turn_gae if self.granularity == "turn" else token_gae
+        credits = []
+        for episode in group:
+            if episode.values is None:
+                raise AlgorithmError("algo=ppo needs the critic's values of every episode")
+            advantages, returns, value_at = estimator(
+                episode.rewards, episode.values, episode.tokens_per_turn, self.gamma, self.lam
+            )
+            credits.append(Credit(advantages, returns, value_at, torch.ones_like(advantages)))
+        return credits
+
+    def loss(self, batch: ActionTokens) -> tuple[Tensor, dict[str, float]]:
+        """The surrogate's loss + value_coef · value loss (arXiv 1707.06347, eq. 9)."""
+        total, stats = super().loss(batch)
+        if batch.values is None or batch.returns is None or batch.value_weights is None:
+            raise AlgorithmError("algo=ppo needs values, returns and value weights in its loss")
+        critic = value_loss(batch.values, batch.returns, batch.value_weights)
+        stats["value_loss"] = critic.item()
+        return total + self.value_coef * critic, stats
+
+
+ALGORITHM = PPO

@@ -1,0 +1,150 @@
+"""Reward densities: the only place where facts (`Step.events`) become `Step.reward`.
+
+Every reward is paid as the change of a total that depends on the present state, so totals
+telescope: a win totals exactly 1, and what never wins stays below 1 (design, rule 10).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from envs.base import Step, Task, TextEnv
+from runs.errors import ConfigError, EnvError
+
+_VALID = {
+    ("textworld", "custom"): ("sparse", "dense"),
+    ("textworld", "tw-simple"): ("sparse", "balanced", "dense"),
+    ("textworld", "cooking"): ("sparse", "balanced", "dense"),
+}
+
+
+class Reward(Protocol):
+    """Fed with the Step of `reset`, then with each Step; one object an episode."""
+
+    def start(self, step: Step) -> None: ...
+
+    def pay(self, step: Step) -> float: ...
+
+
+class Sparse:
+    """1 on winning, else 0."""
+
+    def start(self, step: Step) -> None:
+        """Nothing is paid for where an episode begins."""
+
+    def pay(self, step: Step) -> float:
+        return 1.0 if step.won else 0.0
+
+
+class _Telescoping:
+    """Pays the change of `total(step)`; the total of a win is 1."""
+
+    paid: float
+
+    def start(self, step: Step) -> None:
+        self.paid = 0.0
+
+    def total(self, step: Step) -> float:
+        raise NotImplementedError
+
+    def pay(self, step: Step) -> float:
+        due = (1.0 if step.won else self.total(step)) - self.paid
+        self.paid += due
+        return due
+
+
+class ScoreShare(_Telescoping):
+    """The game's own score over what it can pay (tw-simple, cooking)."""
+
+    def start(self, step: Step) -> None:
+        super().start(step)
+        if not step.events["max_score"]:
+            raise EnvError(
+                "This game pays no score, so reward=dense and reward=balanced are undefined: "
+                "set reward=sparse."
+            )
+
+    def total(self, step: Step) -> float:
+        return step.events["score"] / step.events["max_score"]
+
+
+class PolicyPotential(_Telescoping):
+    """Potential-based shaping (Ng, Harada and Russell, 1999) with gamma = 1.
+
+    The potential is minus the length L of TextWorld's tracked winning policy, over its initial
+    length L0: a state is worth 1 - L / L0, which is below 0 when the player is further away than
+    at the start. Lost, or winning impossible: the total returns to 0.
+    """
+
+    initial: int
+
+    def start(self, step: Step) -> None:
+        super().start(step)
+        length = step.events["policy_length"]
+        if not length:
+            raise EnvError(
+                "TextWorld tracks no winning policy in this game, so reward=dense is undefined: "
+                "set reward=sparse."
+            )
+        self.initial = length
+
+    def total(self, step: Step) -> float:
+        length = step.events["policy_length"]
+        if step.lost or length is None:
+            return 0.0
+        return 1.0 - length / self.initial
+
+
+def game_kind(task_type: str) -> str:
+    """`custom` (w-o-q), `tw-simple` or `cooking`, from `Task.type`."""
+    for kind in ("tw-simple", "cooking"):
+        if task_type.startswith(kind):
+            return kind
+    return "custom"
+
+
+def valid_rewards(family: str, kind: str) -> tuple[str, ...]:
+    """Names of the rewards that exist for games of this kind; `ConfigError` on another family."""
+    if (family, kind) not in _VALID:
+        families = ", ".join(sorted({known for known, _ in _VALID}))
+        raise ConfigError(f"env.family={family} is unknown: set env.family to one of {families}.")
+    return _VALID[family, kind]
+
+
+def make_reward(name: str, family: str, kind: str) -> Reward:
+    """The reward of one episode; `ConfigError` names the valid ones for another pair."""
+    valid = valid_rewards(family, kind)
+    if name not in valid:
+        raise ConfigError(
+            f"reward={name} does not exist for {kind} games of {family}: "
+            f"set reward to one of {', '.join(valid)}."
+        )
+    if name == "sparse":
+        return Sparse()
+    return PolicyPotential() if kind == "custom" else ScoreShare()
+
+
+class RewardedEnv:
+    """A TextEnv whose steps carry rewards; it lives inside the worker process."""
+
+    def __init__(self, env: TextEnv, reward: str) -> None:
+        self.deterministic = env.deterministic
+        self._env = env
+        self._name = reward
+        self._reward: Reward | None = None
+
+    def reset(self, task: Task) -> Step:
+        step = self._env.reset(task)
+        self._reward = make_reward(self._name, task.family, game_kind(task.type))
+        self._reward.start(step)
+        return step
+
+    def step(self, action: str) -> Step:
+        if self._reward is None:
+            raise EnvError("reset(task) comes before step(action).")
+        step = self._env.step(action)
+        step.reward = self._reward.pay(step)
+        return step
+
+    def close(self) -> None:
+        self._env.close()

@@ -1,0 +1,56 @@
+"""What a player asks of a generation engine: `Request` in, `Sample` out, behind `Engine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass
+class Request:
+    """One turn of one conversation.
+
+    `slot` names the conversation: an engine may keep its key/value cache until `release(slot)`.
+    `prompt` is the whole row so far, up to where the assistant speaks; engines compare it with
+    what they have cached, so a rewritten history costs time and never correctness.
+    `key` seeds the draws, `(seed, purpose, counters…)` of `runs.rng.key`.
+    `choices` are the only answers allowed (token ids without a stop token), None for free text.
+    """
+
+    slot: int
+    prompt: list[int]
+    key: tuple[int | str, ...]
+    choices: list[list[int]] | None = None
+
+
+@dataclass
+class Sample:
+    """What was sampled; `ids` end with the stop token when `stopped`.
+
+    `logp[i]` is the log-probability of `ids[i]` at the sampling temperature (at temperature 1
+    when greedy), over `allowed[i]` when decoding was constrained. `values[i]` is the critic read
+    before token i, None unless critic and actor share their trunk.
+    """
+
+    ids: list[int]
+    logp: list[float]
+    stopped: bool
+    allowed: list[list[int]] | None = None
+    values: list[float] | None = None
+
+
+class Engine(Protocol):
+    """Generates one assistant message a request, all requests as one batch.
+
+    `prefilled` counts the prompt tokens that were computed so far, cached ones left out.
+    """
+
+    prefilled: int
+
+    def generate(self, requests: list[Request], temperature: float) -> list[Sample]:
+        """Samples in the order of the requests; temperature 0 is greedy."""
+        ...
+
+    def release(self, slots: list[int]) -> None:
+        """Forget these conversations; unknown slots are ignored."""
+        ...

@@ -1,0 +1,316 @@
+"""Refusals that need nothing but the resolved configuration: one sentence each, naming the key.
+
+Checks that need an environment, an algorithm or a model live with those; `run.py` calls them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from runs.errors import ConfigError
+from runs.identity import game_files
+
+Config = Mapping[str, Any]
+
+
+class Number(NamedTuple):
+    """A whole or real number from `least`, or strictly above it when `open`."""
+
+    least: float
+    whole: bool = True
+    open: bool = False
+
+
+COUNT, SIZE, RATE, POSITIVE = Number(0), Number(1), Number(0, False), Number(0, False, True)
+NUMBERS: dict[str, Number] = {
+    "seed": COUNT,
+    "threads": SIZE,
+    "optim.lr": POSITIVE,
+    "optim.critic_lr": POSITIVE,
+    "optim.weight_decay": RATE,
+    "optim.grad_clip": POSITIVE,
+    "optim.micro_tokens": SIZE,
+    "sft.demos": COUNT,
+    "sft.epochs": SIZE,
+    "sft.lr": POSITIVE,
+    "sft.batch": SIZE,
+    "train.iterations": SIZE,
+    "train.tasks": SIZE,
+    "train.checkpoint_every": COUNT,
+    "eval.every": COUNT,
+    "eval.samples": SIZE,
+    "eval.transcripts": COUNT,
+    "env.max_turns": SIZE,
+    "env.workers": SIZE,
+    "env.timeout": POSITIVE,
+    "env.tasks.train": SIZE,
+    "env.tasks.validation": SIZE,
+    "env.tasks.test": SIZE,
+    "env.first_seed.train": COUNT,
+    "env.first_seed.validation": COUNT,
+    "env.first_seed.test": COUNT,
+    "env.first_seed.sft": COUNT,
+    "algo.epochs": SIZE,
+    "algo.minibatches": SIZE,
+    "policy.temperature": POSITIVE,
+    "policy.max_tokens": SIZE,
+    "policy.context": SIZE,
+    "engine.max_batch": SIZE,
+}
+SWITCHES = (
+    "run.accept_stale",
+    "eval.greedy",
+    "env.show_admissible",
+    "env.constrain",
+    "env.show_score",
+)
+CHOICES = {"policy.critic": ("shared", "separate")}
+EVALUATED = ("test", "validation")
+# The base policies that ship learned from games with these seeds.
+BASE_SEEDS = range(60_001, 70_000)
+
+
+def check_keys(config: Config, recipes: Path) -> None:
+    """Raise `ConfigError` for a key that no recipe has, or one that was taken away."""
+    present, files = set(leaves(config)), _recipe_keys(recipes)
+    known = known_keys(recipes)
+    for key in leaves(config):
+        if key not in known:
+            raise ConfigError(unknown_key(key, known))
+    for group, choices in files.items():
+        for key in sorted(set.intersection(*choices) - present):
+            raise ConfigError(f"{key} is missing; {group or 'recipes/config.yaml'} needs it.")
+
+
+def check_values(config: Config) -> None:
+    """Raise `ConfigError` with the first value that is wrong. Needs `check_keys` to have passed."""
+    for check in CHECKS:
+        for problem in check(config):
+            raise ConfigError(problem)
+
+
+def known_keys(recipes: Path) -> set[str]:
+    """Dotted names of every key that a file in `recipes` defines."""
+    return {key for choices in _recipe_keys(recipes).values() for keys in choices for key in keys}
+
+
+def _recipe_keys(recipes: Path) -> dict[str, list[set[str]]]:
+    """By group ("" for config.yaml), the keys that each of its choices defines.
+
+    Files that only change keys of other groups (`@package`) define none.
+    """
+    found: dict[str, list[set[str]]] = {}
+    for path in sorted(recipes.glob("*.yaml")) + sorted(recipes.glob("*/*.yaml")):
+        group = path.parent.relative_to(recipes).as_posix().replace(".", "")
+        text = path.read_text()
+        if "@package" in text:
+            continue
+        content = yaml.safe_load(text)
+        keys = set(leaves({k: v for k, v in content.items() if k not in ("defaults", "hydra")}))
+        found.setdefault(group, []).append({f"{group}.{k}" if group else k for k in keys})
+    return found
+
+
+def leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of the values in nested mappings; a list is one value."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def lookup(config: Config, key: str) -> Any:
+    """Value at a dotted key; None when the chosen groups do not have it."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def unknown_key(key: str, known: set[str]) -> str:
+    """The sentence for a key or group that there is not."""
+    top = key.split(".")[0].split("/")[0]
+    if top == "sweep":
+        return (
+            "+sweep= needs -m and a file of sweeps, which are not available yet; "
+            "write the grid out, for example `python run.py -m seed=0,1,2`."
+        )
+    if top == "tracking":
+        return "tracking is not available yet; remove it, metrics are in metrics.jsonl."
+    near = difflib.get_close_matches(key, sorted(known), 1)
+    hint = f"did you mean {near[0]}?" if near else "recipes/ lists every key."
+    return f"{key} is not a key or group here; {hint}"
+
+
+def _numbers(config: Config) -> Iterator[str]:
+    for key, rule in NUMBERS.items():
+        value = lookup(config, key)
+        if value is None and key.startswith("algo."):
+            continue
+        kinds = (int,) if rule.whole else (int, float)
+        good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+        if good and value is not None:
+            good = value > rule.least if rule.open else value >= rule.least
+        if not good:
+            kind = "a whole number" if rule.whole else "a number"
+            bound = f"above {rule.least}" if rule.open else f"of at least {rule.least}"
+            yield f"{key}={value} must be {kind} {bound}."
+
+
+def _switches(config: Config) -> Iterator[str]:
+    for key in SWITCHES:
+        value = lookup(config, key)
+        if not isinstance(value, bool):
+            yield f"{key}={value} must be true or false."
+    for key, choices in CHOICES.items():
+        if lookup(config, key) not in choices:
+            yield f"{key}={lookup(config, key)} must be {' or '.join(choices)}."
+
+
+def _seeds(config: Config) -> Iterator[str]:
+    env = config["env"]
+    counts = dict(env["tasks"]) | {"sft": config["sft"]["demos"]}
+    ranges = {
+        split: range(env["first_seed"][split], env["first_seed"][split] + count)
+        for split, count in counts.items()
+    }
+    for (one, mine), (other, theirs) in combinations(ranges.items(), 2):
+        first, last = max(mine.start, theirs.start), min(mine.stop, theirs.stop) - 1
+        if first <= last:
+            yield (
+                f"The {one} and {other} games share seeds {first} to {last}: "
+                f"move env.first_seed.{one} or env.first_seed.{other}."
+            )
+    if config["policy"]["name"] != "tiny":
+        return
+    for split in EVALUATED:
+        if ranges[split].start < BASE_SEEDS.stop and BASE_SEEDS.start < ranges[split].stop:
+            yield (
+                f"env.first_seed.{split}={ranges[split].start} reaches seeds that the base policy "
+                f"learned from ({BASE_SEEDS.start} to {BASE_SEEDS.stop - 1}): choose others."
+            )
+
+
+def _games(config: Config) -> Iterator[str]:
+    mixture = config["env"]["mixture"]
+    if mixture is not None and not isinstance(mixture, list):
+        yield "env.mixture must be null or a list such as [{task: w2-o3-q4, weight: 1}]."
+        return
+    for part in mixture or []:
+        if not isinstance(part, Mapping) or set(part) != {"task", "weight"}:
+            yield f"env.mixture: {part} must have a task and a weight, and nothing else."
+            return
+        weight = part["weight"]
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+            yield f"env.mixture: the weight of {part['task']} must be a number above 0."
+    if mixture == []:
+        yield "env.mixture is empty; name at least one task or set it to null."
+    named = [("env.game", config["env"]["game"])]
+    named += [("env.mixture", part["task"]) for part in mixture or []]
+    for key, game in named:
+        yield from _game(key, game)
+
+
+def _game(key: str, game: Any) -> Iterator[str]:
+    listed = game if isinstance(game, list) else [game]
+    if not listed or not all(isinstance(one, str) and one for one in listed):
+        yield f"{key}={game} must be the name of a game, a game file, or a list of game files."
+        return
+
+
+def _history(config: Config) -> Iterator[str]:
+    env, policy = config["env"], config["policy"]
+    window = env["history_window"]
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
+        yield f"env.history_window={window} must be null or a whole number of at least 1."
+    elif window is not None and window < 1:
+        yield f"env.history_window={window} hides the present; set it to null to see all turns."
+    elif window is not None and window > env["max_turns"]:
+        yield (
+            f"env.history_window={window} is more than env.max_turns={env['max_turns']}; "
+            "set it to null to see all turns."
+        )
+    if policy["context"] <= policy["max_tokens"]:
+        yield (
+            f"policy.context={policy['context']} is too small for one turn of "
+            f"policy.max_tokens={policy['max_tokens']} and its prompt; raise policy.context."
+        )
+
+
+def _policy(config: Config) -> Iterator[str]:
+    policy = config["policy"]
+    path = policy["path"]
+    if path is None:
+        if policy["name"] == "hf":
+            yield "policy=hf needs policy.path=, a directory, a hub name or a GGUF file."
+        return
+    if not isinstance(path, str):
+        yield f"policy.path={path} must be a path or a hub name."
+        return
+    if Path(path).expanduser().exists():
+        return
+    hub = path.count("/") == 1 and path[0] not in "./~" and not path.endswith(".gguf")
+    if policy["name"] == "tiny" or not hub:
+        yield f"policy.path={path} does not exist; name a directory that holds a model."
+
+
+def _demonstrations(config: Config) -> Iterator[str]:
+    name, demos = config["algo"]["name"], config["sft"]["demos"]
+    if name == "sft" and demos == 0:
+        yield "algo=sft needs demonstrations; set sft.demos to 1 or more."
+    if name == "none" and demos > 0:
+        yield f"sft.demos={demos} has no meaning with algo=none; use algo=sft or set it to 0."
+
+
+def _training(config: Config) -> Iterator[str]:
+    train, algo = config["train"], config["algo"]
+    if "group_size" not in algo:
+        return
+    available = config["env"]["tasks"]["train"]
+    if game_files(config["env"]["game"]) is None and train["tasks"] > available:
+        yield (
+            f"train.tasks={train['tasks']} is more than env.tasks.train={available}; "
+            "an iteration never draws a game twice."
+        )
+    size = algo["group_size"]
+    episodes = train["tasks"] * size if isinstance(size, int) else algo["minibatches"]
+    if size and algo["minibatches"] > episodes:
+        yield (
+            f"algo.minibatches={algo['minibatches']} is more than the {episodes} episodes of an "
+            "iteration (train.tasks x algo.group_size)."
+        )
+
+
+def _evaluation(config: Config) -> Iterator[str]:
+    suites = config["eval"]["suites"]
+    if not isinstance(suites, list) or not suites:
+        yield f"eval.suites={suites} must be a list of {' and '.join(EVALUATED)}."
+        return
+    for suite in suites:
+        if suite not in EVALUATED:
+            yield f"eval.suites: {suite} is not a suite to evaluate; use {', '.join(EVALUATED)}."
+    if len(set(suites)) < len(suites):
+        yield f"eval.suites={suites} names a suite twice."
+
+
+CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
+    _numbers,
+    _switches,
+    _seeds,
+    _games,
+    _history,
+    _policy,
+    _demonstrations,
+    _training,
+    _evaluation,
+)

@@ -1,0 +1,38 @@
+"""End to end on the smallest real TextWorld games, with the base policy that ships."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hydra import compose, initialize_config_dir
+
+from runs.directory import Run
+from tests.training.test_loop import RECORD, lines
+from training.loop import train
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+
+
+def run_of(folder: Path, name: str, *overrides: str) -> Path:
+    with initialize_config_dir(str(RECIPES), version_base="1.3"):
+        config = compose("config", ["scale=smoke", f"paths.cache={folder / 'cache'}", *overrides])
+    directory = folder / name
+    directory.mkdir()
+    (directory / "run.json").write_text(json.dumps(RECORD))
+    train(config, Run(directory, config))
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["ppo", "sft"])
+def test_the_same_seed_gives_the_same_metrics(algo, tmp_path):
+    demos = ["sft.demos=3"] if algo == "sft" else ["sft.demos=0"]
+    one = run_of(tmp_path, "one", f"algo={algo}", *demos)
+    two = run_of(tmp_path, "two", f"algo={algo}", *demos)
+    other = run_of(tmp_path, "other", f"algo={algo}", *demos, "seed=1")
+    assert lines(one) == lines(two)
+    assert lines(one) != lines(other)
+    ours, theirs = (pq.read_table(d / "eval.parquet").drop(["run_id"]) for d in (one, two))
+    assert ours.equals(theirs)
+    assert ours.num_rows >= 3 * 2 * 4

@@ -1,0 +1,131 @@
+"""From groups of episodes to flat credit: what `algorithms` sees and what an update is fed.
+
+Estimators get rewards [K turns] and values [N tokens] of whole episodes; rows, padding and
+micro-batches do not exist for them (design, "Row").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from algorithms import Algorithm, EpisodeCredit
+from policies.policy import Policy
+from rollouts.types import Episode, Group
+from runs.errors import InvariantError, TrainingError
+from training.batch import PlacedRow, lay_out, read_values
+
+# Rewards are added as float32 over at most a few dozen turns.
+CONSERVATION_BOUND = 1e-4
+VARIANCE_FLOOR = 1e-6
+DEGENERATE_SHARE = 0.9
+DEGENERATE_MINIMUM = 64
+
+
+@dataclass
+class Batch:
+    """E episodes of one policy version and the credit of their N sampled tokens, in order.
+
+    rows[E] lists the rows of each episode; logp, advantages, weight [N] float32, value_at [N]
+    bool; returns and values [N] where the algorithm has a critic. `health` holds what was
+    measured on the way.
+    """
+
+    episodes: list[Episode]
+    rows: list[list[PlacedRow]]
+    logp: Tensor
+    advantages: Tensor
+    weight: Tensor
+    value_at: Tensor
+    returns: Tensor | None = None
+    values: Tensor | None = None
+    health: dict[str, float] = field(default_factory=dict)
+
+
+def assign(
+    algorithm: Algorithm, policy: Policy, groups: Sequence[Group], micro_tokens: int
+) -> tuple[Batch, list[list[Tensor]]]:
+    """The batch to train on, and the advantages of every member of `groups[g].alive`, flat.
+
+    Errored episodes are left out (rule 3; the player has dropped groups that are too small).
+    Raises `InvariantError` when rewards are not conserved (rule 2) or a token is not in exactly
+    one row, `TrainingError` when the policy has collapsed to one token, `AlgorithmError` for a
+    group that is too small.
+    """
+    episodes = [episode for group in groups for episode in group.alive]
+    refuse_degenerate(episodes, set(policy.stop_ids))
+    rows = lay_out(episodes)
+    sizes = [sum(len(turn.ids) for turn in episode.turns) for episode in episodes]
+    values = _values(policy, episodes, rows, micro_tokens) if algorithm.needs_critic else None
+    parts = iter([None] * len(sizes) if values is None else values.split(sizes))
+    credits = algorithm.credit(
+        [[_episode_credit(episode, next(parts)) for episode in group.alive] for group in groups]
+    )
+    flat = [credit for group in credits for credit in group]
+    returns = [credit.returns for credit in flat if credit.returns is not None]
+    batch = Batch(
+        episodes,
+        rows,
+        logp=torch.tensor([x for e in episodes for turn in e.turns for x in turn.logp]),
+        advantages=torch.cat([credit.advantages for credit in flat]),
+        weight=torch.cat([credit.weight for credit in flat]),
+        value_at=torch.cat([credit.value_at for credit in flat]),
+        returns=torch.cat(returns) if values is not None else None,
+        values=values,
+        health=_health(groups),
+    )
+    return batch, [[credit.advantages for credit in group] for group in credits]
+
+
+def refuse_degenerate(episodes: Sequence[Episode], stop_ids: set[int]) -> None:
+    """Raise `TrainingError` when over 90 % of what was sampled, stop tokens apart, is one id."""
+    sampled = torch.tensor(
+        [i for e in episodes for turn in e.turns for i in turn.ids if i not in stop_ids]
+    )
+    if len(sampled) < DEGENERATE_MINIMUM:
+        return
+    ids, counts = sampled.unique(return_counts=True)
+    share = counts.max().item() / len(sampled)
+    if share > DEGENERATE_SHARE:
+        raise TrainingError(
+            f"the policy has collapsed: {share:.0%} of {len(sampled)} sampled tokens are id "
+            f"{int(ids[counts.argmax()])}; go back to an earlier checkpoint and lower optim.lr "
+            "or raise algo.kl_coef"
+        )
+
+
+def _values(
+    policy: Policy, episodes: list[Episode], rows: list[list[PlacedRow]], micro_tokens: int
+) -> Tensor:
+    """Values [N] before every sampled token: the engine's where it read them, else one pass."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if all(turn.values is not None for turn in turns):
+        return torch.tensor([value for turn in turns for value in turn.values or ()])
+    flat = [row for of_episode in rows for row in of_episode]
+    return read_values(policy, flat, micro_tokens, sum(len(turn.ids) for turn in turns))
+
+
+def _episode_credit(episode: Episode, values: Tensor | None) -> EpisodeCredit:
+    """What an estimator sees of an episode, once its rewards are known to be what was paid."""
+    rewards = episode.rewards
+    error = abs(float(rewards.double().sum()) - episode.paid)
+    if not error <= CONSERVATION_BOUND:
+        raise InvariantError(
+            f"task {episode.task.id}, member {episode.member}: turn rewards sum to "
+            f"{float(rewards.sum()):.6f} but the environment paid {episode.paid:.6f}"
+        )
+    return EpisodeCredit(rewards, [len(turn.ids) for turn in episode.turns], values)
+
+
+def _health(groups: Sequence[Group]) -> dict[str, float]:
+    returns = [[float(e.rewards.double().sum()) for e in group.alive] for group in groups]
+    paid = [[episode.paid for episode in group.alive] for group in groups]
+    flat = sum(max(group) - min(group) <= VARIANCE_FLOOR for group in returns)
+    pairs = [pair for ours, theirs in zip(returns, paid, strict=True) for pair in zip(ours, theirs)]
+    return {
+        "groups_without_variance": flat / len(groups),
+        "reward_conservation_error": max(abs(ours - theirs) for ours, theirs in pairs),
+    }
