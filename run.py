@@ -29,7 +29,7 @@ from rich.console import Console
 
 from runs.config import check_keys, check_values, known_keys, unknown_key
 from runs.errors import ConfigError, TrivetError
-from runs.grid import Cell, Outcome, run_cells, thread_environment
+from runs.grid import HAND_OVER, Cell, Outcome, run_cells, thread_environment
 from runs.identity import game_files
 from runs.store import Found, Store
 
@@ -42,11 +42,9 @@ REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 
 def main() -> int:
     """Compose, refuse what cannot run, then run; returns the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     out = Console(soft_wrap=True, highlight=False, markup=False)
     try:
-        cells, is_grid = compose()
+        cells, is_grid = handed_over() or compose()
         for cell in cells:
             check_keys(cell.config, RECIPES)
             settle_paths(cell.config)
@@ -63,6 +61,12 @@ def main() -> int:
     except TrivetError as error:
         print(f"trivet: {error}", file=sys.stderr)
         return REFUSED if isinstance(error, ConfigError) else FAILED
+
+
+def handed_over() -> tuple[list[Cell], bool] | None:
+    """The one cell that a grid gave to this process, or None when a person started it."""
+    path = os.environ.pop(HAND_OVER, None)
+    return ([Cell.read(Path(path))], False) if path else None
 
 
 def compose() -> tuple[list[Cell], bool]:
@@ -254,4 +258,6 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     sys.exit(main())

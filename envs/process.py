@@ -54,7 +54,7 @@ class Child:
         )
         theirs.close()
         self.connection = Connection(ours.detach())
-        self._target = (target, arguments)
+        self.connection.send((target, arguments))
         self._started = False
 
     def start(self) -> None:
@@ -62,7 +62,6 @@ class Child:
         if self._started:
             return
         try:
-            self.send(self._target)
             if not self.connection.poll(START_SECONDS):
                 raise ChildDied(f"no answer in {START_SECONDS:.0f} seconds")
             error = self.receive()

@@ -54,7 +54,10 @@ class _Telescoping:
 
 
 class ScoreShare(_Telescoping):
-    """The game's own score over what it can pay (tw-simple, cooking)."""
+    """The game's own score over what it can pay (tw-simple, cooking).
+
+    A lost game keeps what it was paid, as the game keeps its score: always less than a win.
+    """
 
     def start(self, step: Step) -> None:
         super().start(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ class Health:
     """Counters of one `play` or `evaluate`; `summary` is what the run logs under `health/`."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, episodes: Iterable[Episode]) -> None:
         for episode in episodes:

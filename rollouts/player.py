@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from envs.base import Step, Task
-from envs.workers import EnvFailure, EnvPool, EnvSpec
+from envs.suites import Suite, make_env_spec
+from envs.workers import EnvFailure, EnvPool
 from rollouts.conversation import Conversation
 from rollouts.engine import Engine, Request
 from rollouts.health import Health
@@ -20,7 +21,6 @@ from rollouts.types import Episode, Group
 from runs.errors import ConfigError, EnvError, PolicyError
 
 if TYPE_CHECKING:
-    from envs.suites import Suite
     from policies.policy import Policy
 
 
@@ -176,8 +176,9 @@ class Player:
         if isinstance(step, EnvFailure):
             seat.end("error", f"{step.kind}: {step.message}")
         elif seat.conversation is None:
-            seat.open(step, self._converse(step))
-            if not self._fits(seat.conversation):
+            conversation = self._converse(step)
+            seat.open(step, conversation)
+            if not self._fits(conversation):
                 seat.end("error", self._too_small(seat))
         else:
             seat.pay(step)
@@ -200,7 +201,7 @@ class Player:
         requests = [
             Request(
                 seat.slot,
-                list(seat.conversation.prompt),
+                seat.prompt,
                 (*seat.key, len(seat.turns)),
                 self._choices(seat.step),
             )
@@ -273,14 +274,7 @@ def make_engine(config: Any, policy: Policy) -> Engine:
 
 def make_pool(config: Any) -> EnvPool:
     """Workers that host environments of `env.family`, with only what is used requested."""
-    env = config.env
-    options = {
-        "admissible": env.show_admissible or env.constrain,
-        "policy_length": config.reward.name == "dense",
-        "show_score": env.show_score,
-    }
-    spec = EnvSpec(f"envs.{env.family}.env:make_env", options, config.reward.name)
-    return EnvPool(spec, env.workers, env.timeout)
+    return EnvPool(make_env_spec(config), config.env.workers, config.env.timeout)
 
 
 def _halves(wave: list[Seat]) -> list[list[Seat]]:

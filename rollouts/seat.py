@@ -32,6 +32,12 @@ class Seat:
         self.step, self.conversation = step, conversation
         self.paid = step.reward
 
+    @property
+    def prompt(self) -> list[int]:
+        """Ids of the current row up to where the assistant speaks, a copy."""
+        assert self.conversation is not None
+        return list(self.conversation.prompt)
+
     def act(self, sample: Sample) -> str:
         """Record what was sampled as a turn; returns the action as text."""
         assert self.conversation is not None

@@ -124,7 +124,7 @@ class TorchEngine:
         fresh = [request.prompt[k:] for request, k in zip(requests, known, strict=True)]
         self.prefilled += sum(map(len, fresh))
         width = max(map(len, fresh))
-        ids = torch.full((len(fresh), width), self.policy.pad_id)
+        ids = torch.zeros((len(fresh), width), dtype=torch.long)
         lengths = torch.tensor([len(tokens) for tokens in fresh])
         for row, tokens in enumerate(fresh):
             ids[row, : len(tokens)] = torch.tensor(tokens)
@@ -133,9 +133,7 @@ class TorchEngine:
         places = torch.tensor(known)[:, None] + offsets
         rows = torch.tensor([self._row[request.slot] for request in requests])
         # Padding sits at position 0, so that it attends something, and is written to the bin.
-        hidden = self._forward(
-            rows, ids, places * real, torch.where(real, places, -1)
-        )
+        hidden = self._forward(rows, ids, places * real, torch.where(real, places, -1))
         return hidden[torch.arange(len(fresh)), lengths - 1]
 
     def _share(

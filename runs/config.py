@@ -35,6 +35,7 @@ NUMBERS: dict[str, Number] = {
     "optim.lr": POSITIVE,
     "optim.critic_lr": POSITIVE,
     "optim.weight_decay": RATE,
+    "optim.warmup": COUNT,
     "optim.grad_clip": POSITIVE,
     "optim.micro_tokens": SIZE,
     "sft.demos": COUNT,

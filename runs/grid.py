@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +10,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from runs.store import Found, Store, read_record, update_record
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 GRACE_SECONDS = 60
+# Names the file with a child's cell. Its configuration is not composed again: recipes may have
+# been edited since the grid began, and nothing has to survive quoting.
+HAND_OVER = "TRIVET_CELL"
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,13 @@ class Cell:
 
     def __str__(self) -> str:
         return " ".join(self.overrides) or "the default configuration"
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps({"overrides": self.overrides, "config": self.config}))
+
+    @classmethod
+    def read(cls, path: Path) -> Cell:
+        return cls(**json.loads(path.read_text()))
 
 
 @dataclass(frozen=True)
@@ -73,14 +85,17 @@ def run_cells(
 
 
 def _run_cell(cell: Cell, found: Found, entry: Path) -> tuple[Outcome, bool]:
-    # A list of arguments and no shell: what Hydra parsed here reaches it there unchanged.
+    # The overrides are there for whoever lists processes; the child reads the file.
     command = [sys.executable, str(entry), *cell.overrides]
-    environment = os.environ | thread_environment(cell.config["threads"])
-    child = subprocess.Popen(command, env=environment)
-    try:
-        code, stop = child.wait(), False
-    except KeyboardInterrupt:
-        code, stop = _end(child), True
+    with TemporaryDirectory(prefix="trivet-cell-") as folder:
+        path = Path(folder) / "cell.json"
+        cell.write(path)
+        environment = os.environ | thread_environment(cell.config["threads"])
+        child = subprocess.Popen(command, env=environment | {HAND_OVER: str(path)})
+        try:
+            code, stop = child.wait(), False
+        except KeyboardInterrupt:
+            code, stop = _end(child), True
     return _outcome(cell, found.directory, code), stop
 
 

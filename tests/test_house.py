@@ -80,6 +80,10 @@ def wrong_imports(name: str, source: str) -> set[str]:
     if layer not in MAY_IMPORT:
         return set()
     allowed = MAY_IMPORT[layer] | {layer}
+    if name.startswith("policies/base/"):
+        # The script that makes the base weights is a door of its own: it plays games for them,
+        # and nothing imports it.
+        allowed |= {"envs"}
     return (imported_roots(source) & set(MAY_IMPORT)) - allowed
 
 

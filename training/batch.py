@@ -136,24 +136,24 @@ def read_values(policy: Policy, rows: Sequence[PlacedRow], budget: int, total: i
 def _pad(policy: Policy, rows: Sequence[PlacedRow]) -> tuple[Tensor, Tensor, Tensor]:
     """ids, positions (int64) and mask (bool), each [B, T], padded on the right.
 
-    A row is cut before its last action token: nothing is predicted from what follows.
+    A row is cut before its last action token: nothing is predicted from what follows. The mask
+    is True everywhere: padding comes after all that is read, so causal attention never sees it,
+    and without a mask to apply attention takes its fast causal kernel.
     """
     longest = max(placed.length for placed in rows)
-    ids = torch.full((len(rows), longest), policy.pad_id, dtype=torch.long)
-    mask = torch.zeros((len(rows), longest), dtype=torch.bool)
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
     for place, placed in enumerate(rows):
         ids[place, : placed.length] = placed.row.ids[: placed.length]
-        mask[place, : placed.length] = True
     positions = torch.arange(longest).expand(len(rows), longest)
     device = next(policy.model.parameters()).device
-    return ids.to(device), positions.to(device), mask.to(device)
+    ids = ids.to(device)
+    return ids, positions.to(device), torch.ones_like(ids, dtype=torch.bool)
 
 
 def _states_before_actions(rows: Sequence[PlacedRow], width: int, device: torch.device) -> Tensor:
     """Places [A] in the flattened [B * T] states: the position before each action token."""
     places = [
-        placed.row.action.nonzero()[:, 0] - 1 + place * width
-        for place, placed in enumerate(rows)
+        placed.row.action.nonzero()[:, 0] - 1 + place * width for place, placed in enumerate(rows)
     ]
     return torch.cat(places).to(device)
 

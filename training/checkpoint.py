@@ -12,7 +12,6 @@ import os
 import shutil
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import Tensor
 

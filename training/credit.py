@@ -122,10 +122,10 @@ def _episode_credit(episode: Episode, values: Tensor | None) -> EpisodeCredit:
 
 def _health(groups: Sequence[Group]) -> dict[str, float]:
     returns = [[float(e.rewards.double().sum()) for e in group.alive] for group in groups]
-    paid = [[episode.paid for episode in group.alive] for group in groups]
     flat = sum(max(group) - min(group) <= VARIANCE_FLOOR for group in returns)
-    pairs = [pair for ours, theirs in zip(returns, paid, strict=True) for pair in zip(ours, theirs)]
+    paid = [episode.paid for group in groups for episode in group.alive]
+    used = [total for group in returns for total in group]
     return {
         "groups_without_variance": flat / len(groups),
-        "reward_conservation_error": max(abs(ours - theirs) for ours, theirs in pairs),
+        "reward_conservation_error": max(abs(a - b) for a, b in zip(used, paid, strict=True)),
     }

@@ -107,7 +107,8 @@ def _loss(policy: Policy, rows: list[PlacedRow]) -> RowsLoss:
 def as_episode(policy: Policy, shown: Demonstration, env: Any) -> Episode:
     """A demonstration as an episode whose "sampled" ids are the expert's commands.
 
-    `env` says what a player would be shown: `history_window` and `show_admissible`. Raises `PolicyError` when a command does not survive the tokenizer or there is none, and
+    `env` says what a player would be shown: `history_window` and `show_admissible`. Raises
+    `PolicyError` when a command does not survive the tokenizer or there is none, and
     `ConfigError` when a command, or the conversation, is too long for the policy.
     """
     if not shown.actions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,5 +116,5 @@ def start_game(file: Path, *, admissible: bool = False, policy: bool = False) ->
     )
     try:
         return textworld.start(str(file), infos)
-    except (ValueError, KeyError, json.JSONDecodeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise EnvError(f"The game file {file} cannot be loaded ({error!r}).") from error

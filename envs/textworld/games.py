@@ -75,7 +75,8 @@ def file_sha256(path: Path) -> str:
 def stored(spec: GameSpec, cache: Path, seed: int) -> Task | str | None:
     """What the cache holds: the task, the reason why this seed makes no game, or None.
 
-    A folder whose files are not the ones that were stored is moved out of the way.
+    A folder whose files are not the ones that were stored is moved out of the way. Raises
+    `EnvError` when the cache cannot be read.
     """
     folder = spec.folder(cache, seed)
     try:
@@ -85,6 +86,11 @@ def stored(spec: GameSpec, cache: Path, seed: int) -> Task | str | None:
     except json.JSONDecodeError:
         _discard(folder)
         return None
+    except OSError as error:
+        raise EnvError(
+            f"The cache {cache} cannot be used ({error.strerror}): set paths.cache to a folder "
+            "that can be written."
+        ) from error
     if "failed" in record:
         return str(record["failed"])
     game = folder / "game.json"
@@ -245,7 +251,7 @@ def file_type(file: Path) -> str:
     sidecar = file.with_suffix(".json")
     try:
         uuid = str(json.loads(sidecar.read_text())["metadata"].get("uuid", ""))
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"env.game names {file}, whose {sidecar.name} is not a TextWorld game: replace it."
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -125,6 +126,8 @@ class TextWorldSplits:
             tasks, failed = build(spec, self._cache, first, share, label, progress)
             parts.append((weight, tasks))
             skipped |= {f"{spec.name}-{seed}": reason for seed, reason in failed.items()}
+        for name, reason in skipped.items():
+            logging.getLogger(__name__).warning("%s makes no game, skipped: %s", name, reason)
         every = [task for _, tasks in parts for task in tasks]
         return Suite(split, every, parts, skipped)
 

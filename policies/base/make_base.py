@@ -11,6 +11,7 @@ success on the w2-o3-q4 validation games at temperature 0.7 lies between 0.15 an
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import random
 from collections.abc import Iterator
@@ -106,14 +107,20 @@ def batches(
         yield sorted(batch, key=lambda item: len(item[0]))
 
 
-def train(size: str, data: Path, updates: int, out: Path, every: int = 50) -> None:
-    """Train a base and keep a checkpoint every `every` updates, from which one is chosen."""
+def train(size: str, data: Path, updates: int, commands: int, out: Path, every: int = 40) -> None:
+    """Train a base on the first `commands` turns of each game.
+
+    A checkpoint is kept every `every` updates, from which one is chosen.
+    """
     torch.manual_seed(0)
     words = tokenizer()
     chat = ChatForm(words, size, [words.eos_token_id])
     model = new_model(size, len(words))
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05, betas=(0.9, 0.95))
-    source = batches(list(demonstrations.read(data)), chat)
+    demos = [
+        dataclasses.replace(demo, turns=demo.turns[:commands]) for demo in demonstrations.read(data)
+    ]
+    source = batches(demos, chat)
     for update in track(range(1, updates + 1), description=f"base policy, {size}"):
         decay = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * update / updates))
         for group in optimizer.param_groups:
@@ -153,7 +160,8 @@ def main() -> None:
     play.add_argument("--cache", type=Path, default=Path(".cache"))
     learn = steps.add_parser("train", help="train on them and keep checkpoints")
     learn.add_argument("--size", choices=sorted(SIZES), default="small")
-    learn.add_argument("--updates", type=int, default=700)
+    learn.add_argument("--updates", type=int, default=320)
+    learn.add_argument("--commands", type=int, default=2, help="turns of a game that are learned")
     put = steps.add_parser("ship", help="put a checkpoint beside this file")
     put.add_argument("checkpoint", type=Path)
     put.add_argument("--size", choices=sorted(SIZES), required=True)
@@ -166,7 +174,8 @@ def main() -> None:
         seeds = [seed for low, high in bounds for seed in range(int(low), int(high) + 1)]
         demonstrations.collect(options.work / "demos.jsonl", options.cache, seeds)
     elif options.step == "train":
-        train(options.size, options.work / "demos.jsonl", options.updates, options.work)
+        data = options.work / "demos.jsonl"
+        train(options.size, data, options.updates, options.commands, options.work)
     else:
         ship(options.checkpoint, options.size)
 

@@ -132,7 +132,7 @@ def test_cached_games_start_no_process(cache, monkeypatch):
 
 def test_unwritable_cache_is_told(tmp_path):
     (tmp_path / "games").write_text("in the way")
-    with pytest.raises(EnvError, match="Building w2-o3-q4 with seed 7 failed"):
+    with pytest.raises(EnvError, match=r"set paths\.cache"):
         build(SPEC, tmp_path, 7, 1)
 
 

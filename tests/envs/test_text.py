@@ -33,7 +33,7 @@ def test_answer_to_goal_is_kept():
 END = (
     "\nYou take the cup.\n\n\n\nYour score has just gone up by one point.\n\n\n"
     "                    *** The End ***\n\nYou scored 1 out of a possible 1, in 5 turn(s).\n\n\n"
-    "Would you like to RESTART, RESTORE a saved game, QUIT or UNDO the last command?\n>   -= A =-0/4"
+    "Would you like to RESTART, RESTORE a saved game, QUIT or UNDO the last command?\n>  -= A =-0/4"
 )
 
 

@@ -1,5 +1,8 @@
 """Real TextWorld games through the workers: rewards, ends, and commands that would break them."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,8 +37,6 @@ def play(pool, task, *actions) -> Step:
 
 
 def commands(task) -> list[str]:
-    from pathlib import Path
-
     return walkthrough(Path(task.file))
 
 
@@ -175,7 +176,7 @@ def test_fuzzed_commands_leave_the_game_playable(pool, custom):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.one_of(
@@ -224,8 +225,6 @@ def test_demonstrations_win_and_align(custom):
 
 
 def test_missing_and_broken_files_are_told(tmp_path, custom):
-    from dataclasses import replace
-
     env = TextWorldEnv(TextWorldOptions())
     with pytest.raises(EnvError, match=r"nowhere\.z8 does not exist"):
         env.reset(replace(custom[0], file=str(tmp_path / "nowhere.z8")))

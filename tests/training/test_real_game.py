@@ -14,10 +14,14 @@ from training.loop import train
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
-def run_of(folder: Path, name: str, *overrides: str) -> Path:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+def run_of(directory: Path, cache: Path, *overrides: str) -> Path:
     with initialize_config_dir(str(RECIPES), version_base="1.3"):
-        config = compose("config", ["scale=smoke", f"paths.cache={folder / 'cache'}", *overrides])
-    directory = folder / name
+        config = compose("config", ["scale=smoke", f"paths.cache={cache}", *overrides])
     directory.mkdir()
     (directory / "run.json").write_text(json.dumps(RECORD))
     train(config, Run(directory, config))
@@ -26,11 +30,11 @@ def run_of(folder: Path, name: str, *overrides: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["ppo", "sft"])
-def test_the_same_seed_gives_the_same_metrics(algo, tmp_path):
+def test_the_same_seed_gives_the_same_metrics(algo, tmp_path, cache):
     demos = ["sft.demos=3"] if algo == "sft" else ["sft.demos=0"]
-    one = run_of(tmp_path, "one", f"algo={algo}", *demos)
-    two = run_of(tmp_path, "two", f"algo={algo}", *demos)
-    other = run_of(tmp_path, "other", f"algo={algo}", *demos, "seed=1")
+    one = run_of(tmp_path / "one", cache, f"algo={algo}", *demos)
+    two = run_of(tmp_path / "two", cache, f"algo={algo}", *demos)
+    other = run_of(tmp_path / "other", cache, f"algo={algo}", *demos, "seed=1")
     assert lines(one) == lines(two)
     assert lines(one) != lines(other)
     ours, theirs = (pq.read_table(d / "eval.parquet").drop(["run_id"]) for d in (one, two))

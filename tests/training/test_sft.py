@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from algorithms import make_algorithm
+from envs.suites import Suite
 from envs.textworld.expert import Demonstration
 from rollouts.player import Player
 from runs.errors import ConfigError, PolicyError
@@ -20,7 +21,10 @@ def shown(name="t0", actions=COMMANDS):
     steps = [three_turns(task, 0, "")]
     steps += [three_turns(task, k, action) for k, action in enumerate(actions[:-1], start=1)]
     return Demonstration(
-        task, steps[0].objective, [s.observation for s in steps], list(actions),
+        task,
+        steps[0].objective,
+        [s.observation for s in steps],
+        list(actions),
         [s.admissible for s in steps],
     )
 
@@ -65,11 +69,9 @@ def test_imitation_makes_the_policy_play_the_demonstration(sft):
     assert first["tokens_trained"] == sum(len(t.ids) for e in episodes for t in e.turns)
     pool = FakePool()
 
-    class Suite:
-        tasks = [toy_task(name) for name in ("t0", "t1", "t2")]
-
+    suite = Suite("test", [toy_task(name) for name in ("t0", "t1", "t2")])
     with Player(config, policy, pool=pool) as player:
-        played = player.evaluate(Suite, 1, greedy=True)
+        played = player.evaluate(suite, 1, greedy=True)
     assert [[turn.action for turn in e.turns] for e in played] == [COMMANDS] * 3
 
 

@@ -29,7 +29,9 @@ def gradients(config, policy, batch):
     learner = Learner(policy, make_algorithm(config.algo), config)
     learner.update(batch, 0)
     found = [
-        p.grad.clone() for module in policy.modules() for p in module.parameters()
+        p.grad.clone()
+        for module in policy.modules()
+        for p in module.parameters()
         if p.grad is not None
     ]
     for module, weights in zip(policy.modules(), before, strict=True):
@@ -51,9 +53,16 @@ def cut_by_turn(row: Row) -> list[Row]:
         here = row.action & (row.turn == turn)
         end = int(here.nonzero()[-1]) + 1
         rows.append(
-            Row(row.ids[:end], here[:end], torch.where(here, row.turn, -1)[:end],
-                torch.where(here, row.logp, 0.0)[:end], row.episode, row.group, row.member,
-                row.version)
+            Row(
+                row.ids[:end],
+                here[:end],
+                torch.where(here, row.turn, -1)[:end],
+                torch.where(here, row.logp, 0.0)[:end],
+                row.episode,
+                row.group,
+                row.member,
+                row.version,
+            )
         )
     return rows
 
@@ -208,6 +217,23 @@ def test_only_matrices_decay():
     for group in groups:
         assert all((p.ndim >= 2) == (group["weight_decay"] == 0.1) for p in group["params"])
     assert {group["lr"] for group in groups} == {3e-3, 5e-4}
+
+
+def test_learning_rates_rise_over_the_warm_up_and_then_stay():
+    config = config_for("ppo", optim__warmup=4, optim__critic_lr=1e-3, algo__epochs=6)
+    policy = policy_for(config)
+    learner = Learner(policy, make_algorithm(config.algo), config)
+    seen, step = [], learner.optimizer.step
+
+    def recording():
+        seen.append(tuple(group["lr"] for group in learner.optimizer.param_groups))
+        step()
+
+    learner.optimizer.step = recording
+    learner.update(batch_of(config, policy, played(config, policy)), 0)
+    actor, critic = [rates[0] for rates in seen], [rates[-1] for rates in seen]
+    assert actor == pytest.approx([3e-3 * share for share in (0.25, 0.5, 0.75, 1, 1, 1)])
+    assert critic == pytest.approx([1e-3 * share for share in (0.25, 0.5, 0.75, 1, 1, 1)])
 
 
 @given(count=st.integers(1, 40), parts=st.integers(1, 9), seed=st.integers(0, 99))

@@ -14,8 +14,16 @@ from rollouts.player import Player
 from rollouts.types import Group
 from tests.fakes import FakePool, three_turns, toy_config, toy_policy, toy_task
 
-COMMON = {"advantage_granularity": "turn", "group_size": 8, "clip": 0.2, "epochs": 1,
-          "minibatches": 1, "entropy_coef": 0.0, "kl_coef": 0.0, "whiten": False}
+COMMON = {
+    "advantage_granularity": "turn",
+    "group_size": 8,
+    "clip": 0.2,
+    "epochs": 1,
+    "minibatches": 1,
+    "entropy_coef": 0.0,
+    "kl_coef": 0.0,
+    "whiten": False,
+}
 ALGOS = {
     "ppo": COMMON | {"gamma": 1.0, "lam": 0.95, "value_coef": 0.5},
     "grpo": COMMON | {"std_normalise": True},
@@ -28,8 +36,14 @@ def config_for(algo: str = "ppo", **changes: Any) -> Any:
     config = toy_config()
     config.algo = {"name": algo} | ALGOS.get(algo, {})
     config.threads, config.env.timeout = 1, 20
-    config.optim = {"lr": 3e-3, "critic_lr": 3e-3, "weight_decay": 0.0, "grad_clip": 1.0, "warmup": 1,
-                    "micro_tokens": 2048}
+    config.optim = {
+        "lr": 3e-3,
+        "critic_lr": 3e-3,
+        "weight_decay": 0.0,
+        "grad_clip": 1.0,
+        "warmup": 1,
+        "micro_tokens": 2048,
+    }
     config.sft = {"demos": 0, "epochs": 2, "lr": 3e-3, "batch": 2}
     config.train = {"iterations": 2, "tasks": 2, "checkpoint_every": 1}
     config.eval = {"every": 1, "suites": ["test"], "samples": 1, "greedy": True, "transcripts": 1}
@@ -56,8 +70,9 @@ def policy_for(config: Any, kind: str = "llama") -> Policy:
     return policy
 
 
-def played(config: Any, policy: Policy, tasks: int = 2, iteration: int = 0,
-           script: Any = pays_unequally) -> list[Group]:
+def played(
+    config: Any, policy: Policy, tasks: int = 2, iteration: int = 0, script: Any = pays_unequally
+) -> list[Group]:
     """Groups that the policy sampled in a scripted environment."""
     with Player(config, policy, pool=FakePool(script)) as player:
         return player.play([toy_task(f"t{number}") for number in range(tasks)], iteration)
