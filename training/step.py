@@ -69,6 +69,7 @@ class Learner:
         groups = _decaying([actor, *critic], config.optim.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, betas=BETAS)
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._progress = 0.0
 
     def update(self, batch: Batch, iteration: int) -> dict[str, dict[str, float]]:
         """Train on a batch for `algo.epochs` passes; returns sections "update" and "health".
@@ -79,6 +80,7 @@ class Learner:
         that is not finite, each before the step has touched a weight.
         """
         algo, tally, tokens = self.config.algo, Tally(), 0
+        self._progress = iteration / max(1, self.config.train.iterations)
         for epoch in range(algo.epochs):
             order = generator(self.config.seed, "shuffle", iteration, epoch)
             for chosen in minibatches(len(batch.episodes), algo.minibatches, order):
@@ -114,16 +116,21 @@ class Learner:
             if not math.isfinite(norm):
                 raise TrainingError(_not_finite("gradient", where))
             tally.add({f"{name}grad_norm": norm, f"{name}grad_norm_max": norm})
-        self._warm_up()
+        self._set_rates()
         self.optimizer.step()
         tally.steps += 1
 
-    def _warm_up(self) -> None:
-        """Scale the learning rates of the next step: Adam's first ones are as long as any other,
-        whatever the gradient, and tear at a policy before its moments mean something."""
+    def _set_rates(self) -> None:
+        """The learning rates of the next step: up at first, then down as the run goes on.
+
+        Adam's first steps are as long as any other, whatever the gradient, and tear at a policy
+        before its moments mean something; the last ones should only settle it.
+        """
         state = next(iter(self.optimizer.state.values()), None)
         taken = 0 if state is None else int(state["step"])
-        share = min(1.0, (taken + 1) / max(1, self.config.optim.warmup))
+        optim = self.config.optim
+        share = min(1.0, (taken + 1) / max(1, optim.warmup))
+        share *= 1.0 - (1.0 - optim.final_share) * self._progress
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
 

@@ -1,17 +1,20 @@
 """Make the two base policies that ship with the project, from generated games alone.
 
-    python -m policies.base.make_base demos --games 1600        # plays experts, about 20 minutes
-    python -m policies.base.make_base train --size small        # writes small/ beside this file
+    python -m policies.base.make_base demos                  # plays experts, about 20 minutes
+    python -m policies.base.make_base train --size small     # keeps checkpoints in outputs/base
+    python -m policies.base.make_base ship outputs/base/small/0400 --size small
+    python -m policies.base.make_base train --size large     # grows from the small one
 
 A small Llama-architecture model is trained on expert commands (`demonstrations.py`) with entities
 renamed (`renaming.py`). The checkpoint that ships is the first one that is weak but alive: its
-success on the w2-o3-q4 validation games at temperature 0.7 lies between 0.15 and 0.35.
+success on the w2-o3-q4 validation games at temperature 0.7 lies between 0.15 and 0.35. The large
+one is the small one with twice the layers (`grow`), trained a little further.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import copy
 import math
 import random
 from collections.abc import Iterator
@@ -30,27 +33,24 @@ from policies.chat import ChatForm, first_message
 from policies.tokenizer import build_tokenizer
 
 HERE = Path(__file__).parent
-SIZES = {
-    "small": {"hidden_size": 192, "layers": 4, "heads": 6, "intermediate_size": 384},
-    "large": {"hidden_size": 256, "layers": 5, "heads": 8, "intermediate_size": 512},
-}
-PEAK_LR = {"small": 2e-3, "large": 1.5e-3}
-WARMUP, BATCH, READING = 60, 32, 0.1
+PEAK_LR = {"small": 2e-3, "large": 5e-4}
+UPDATES = {"small": 700, "large": 60}
+WARMUP = {"small": 60, "large": 10}
+BATCH, READING = 32, 0.1
 
 
 def tokenizer() -> PreTrainedTokenizerBase:
     return build_tokenizer((HERE / "vocabulary.txt").read_text().split("\n")[:-1])
 
 
-def new_model(size: str, vocabulary: int) -> LlamaForCausalLM:
-    """A model with fresh weights; embeddings are tied, since half of it would be the head."""
-    shape = SIZES[size]
+def new_model(vocabulary: int) -> LlamaForCausalLM:
+    """A small model with fresh weights; embeddings are tied, else half of it would be the head."""
     config = LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=shape["hidden_size"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["heads"],
-        intermediate_size=shape["intermediate_size"],
+        hidden_size=192,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        intermediate_size=384,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         pad_token_id=0,
@@ -58,6 +58,29 @@ def new_model(size: str, vocabulary: int) -> LlamaForCausalLM:
         eos_token_id=1,
     )
     return LlamaForCausalLM(config)
+
+
+def grow(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """The model with a new layer after each of its own, and the same outputs.
+
+    A new layer is a copy whose contribution to the residual stream is zero until it learns
+    (function-preserving growth, as Net2Net of Chen et al. 2016, arXiv 1511.05641).
+    """
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers *= 2
+    grown = LlamaForCausalLM(config)
+    weights = {}
+    for name, value in model.state_dict().items():
+        head, layers, rest = name.partition("model.layers.")
+        if not layers:
+            weights[name] = value
+            continue
+        number, _, part = rest.partition(".")
+        silent = part in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+        weights[f"{head}{layers}{2 * int(number)}.{part}"] = value
+        weights[f"{head}{layers}{2 * int(number) + 1}.{part}"] = value * (0 if silent else 1)
+    grown.load_state_dict(weights)
+    return grown
 
 
 def encode(demo: Demonstration, chat: ChatForm) -> tuple[list[int], list[bool]]:
@@ -107,24 +130,21 @@ def batches(
         yield sorted(batch, key=lambda item: len(item[0]))
 
 
-def train(size: str, data: Path, updates: int, commands: int, out: Path, every: int = 40) -> None:
-    """Train a base on the first `commands` turns of each game.
-
-    A checkpoint is kept every `every` updates, from which one is chosen.
-    """
+def train(size: str, data: Path, out: Path, every: int = 20) -> None:
+    """Train a base and keep a checkpoint every `every` updates, from which one is chosen."""
     torch.manual_seed(0)
     words = tokenizer()
     chat = ChatForm(words, size, [words.eos_token_id])
-    model = new_model(size, len(words))
+    if size == "small":
+        model = new_model(len(words))
+    else:
+        model = grow(LlamaForCausalLM.from_pretrained(HERE / "small", dtype=torch.float32))
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05, betas=(0.9, 0.95))
-    demos = [
-        dataclasses.replace(demo, turns=demo.turns[:commands]) for demo in demonstrations.read(data)
-    ]
-    source = batches(demos, chat)
-    for update in track(range(1, updates + 1), description=f"base policy, {size}"):
-        decay = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * update / updates))
+    source = batches(list(demonstrations.read(data)), chat)
+    for update in track(range(1, UPDATES[size] + 1), description=f"base policy, {size}"):
+        decay = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * update / UPDATES[size]))
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR[size] * min(1.0, update / WARMUP) * decay
+            group["lr"] = PEAK_LR[size] * min(1.0, update / WARMUP[size]) * decay
         optimizer.zero_grad()
         batch = next(source)
         for half in (batch[: BATCH // 2], batch[BATCH // 2 :]):
@@ -140,9 +160,9 @@ def save(
 ) -> None:
     """Weights and tokenizer in transformers' layout."""
     out.mkdir(parents=True, exist_ok=True)
-    copy = LlamaForCausalLM(model.config)
-    copy.load_state_dict(model.state_dict())
-    copy.to(dtype).save_pretrained(out)
+    twin = LlamaForCausalLM(model.config)
+    twin.load_state_dict(model.state_dict())
+    twin.to(dtype).save_pretrained(out)
     words.save_pretrained(out)
 
 
@@ -159,12 +179,10 @@ def main() -> None:
     play.add_argument("--seeds", default="60001-60276,61000-61275", help="ranges, from 60001 on")
     play.add_argument("--cache", type=Path, default=Path(".cache"))
     learn = steps.add_parser("train", help="train on them and keep checkpoints")
-    learn.add_argument("--size", choices=sorted(SIZES), default="small")
-    learn.add_argument("--updates", type=int, default=320)
-    learn.add_argument("--commands", type=int, default=2, help="turns of a game that are learned")
+    learn.add_argument("--size", choices=sorted(UPDATES), default="small")
     put = steps.add_parser("ship", help="put a checkpoint beside this file")
     put.add_argument("checkpoint", type=Path)
-    put.add_argument("--size", choices=sorted(SIZES), required=True)
+    put.add_argument("--size", choices=sorted(UPDATES), required=True)
     for step in (play, learn):
         step.add_argument("--work", type=Path, default=Path("outputs/base"))
     options = parser.parse_args()
@@ -174,8 +192,7 @@ def main() -> None:
         seeds = [seed for low, high in bounds for seed in range(int(low), int(high) + 1)]
         demonstrations.collect(options.work / "demos.jsonl", options.cache, seeds)
     elif options.step == "train":
-        data = options.work / "demos.jsonl"
-        train(options.size, data, options.updates, options.commands, options.work)
+        train(options.size, options.work / "demos.jsonl", options.work)
     else:
         ship(options.checkpoint, options.size)
 

@@ -42,6 +42,7 @@ def config_for(algo: str = "ppo", **changes: Any) -> Any:
         "weight_decay": 0.0,
         "grad_clip": 1.0,
         "warmup": 1,
+        "final_share": 1.0,
         "micro_tokens": 2048,
     }
     config.sft = {"demos": 0, "epochs": 2, "lr": 3e-3, "batch": 2}
