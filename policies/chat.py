@@ -106,8 +106,9 @@ class ChatForm:
         return ""
 
     def _render(self, messages: list[Message], generate: bool) -> str:
+        plain = [{"role": message["role"], "content": message["content"]} for message in messages]
         text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=generate
+            plain, tokenize=False, add_generation_prompt=generate
         )
         assert isinstance(text, str)
         return text

@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from policies.policy import Policy, trunk_of
+from policies.policy import Policy, head_of, trunk_of
 from runs.errors import PolicyError
 from runs.rng import key
 
@@ -125,7 +125,7 @@ def _check_head(model: PreTrainedModel, path: str) -> None:
     """Logits must be the output embedding applied to the trunk's last hidden state."""
     probe = torch.arange(4)[None] % model.config.vocab_size
     whole = model(input_ids=probe).logits
-    parts = model.get_output_embeddings()(trunk_of(model)(input_ids=probe).last_hidden_state)
+    parts = head_of(model)(trunk_of(model)(input_ids=probe).last_hidden_state)
     if not torch.allclose(whole, parts, atol=1e-4, rtol=1e-4):
         raise PolicyError(
             f"policy.path: {path} changes its logits after the output layer, which is not supported"

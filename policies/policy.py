@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from policies.chat import ChatForm
+from runs.errors import PolicyError
 
 
 class ValueHead(nn.Module):
@@ -68,7 +69,7 @@ class Policy:
 
     @property
     def width(self) -> int:
-        return int(self.model.get_input_embeddings().weight.shape[1])
+        return int(self.model.get_input_embeddings().embedding_dim)  # type: ignore[arg-type]
 
     def hidden(
         self,
@@ -97,7 +98,7 @@ class Policy:
         """Next-token logits, [..., D] -> [..., V], not divided by the temperature."""
         chosen = model or self.model
         assert isinstance(chosen, PreTrainedModel)
-        return chosen.get_output_embeddings()(hidden)
+        return head_of(chosen)(hidden)
 
     def critic_hidden(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         """Hidden states that the critic reads, [B, T, D]: its own trunk's or the actor's."""
@@ -122,7 +123,7 @@ class Policy:
 
     def modules(self) -> list[nn.Module]:
         """What is trained: the actor, and the critic where there is one."""
-        return [self.model] + ([self.critic] if self.critic is not None else [])
+        return [self.model] if self.critic is None else [self.model, self.critic]
 
     def add_critic(self, shared: bool) -> None:
         """A critic on the actor's trunk, or on a copy of it."""
@@ -157,3 +158,11 @@ class Policy:
 def trunk_of(model: nn.Module) -> nn.Module:
     """The transformer without its head; a module that has none is its own trunk."""
     return model.base_model if isinstance(model, PreTrainedModel) else model
+
+
+def head_of(model: PreTrainedModel) -> nn.Module:
+    """The linear map from last hidden states to logits; `PolicyError` where there is none."""
+    head = model.get_output_embeddings()
+    if head is None:
+        raise PolicyError("policy.path: the model has no output layer, so it is no language model")
+    return head

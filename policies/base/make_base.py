@@ -30,7 +30,7 @@ from policies.base import demonstrations
 from policies.base.demonstrations import Demonstration
 from policies.base.renaming import Renamer
 from policies.chat import ChatForm, first_message
-from policies.tokenizer import build_tokenizer
+from policies.tokenizer import END, build_tokenizer
 
 HERE = Path(__file__).parent
 PEAK_LR = {"small": 2e-3, "large": 5e-4}
@@ -134,7 +134,7 @@ def train(size: str, data: Path, out: Path, every: int = 20) -> None:
     """Train a base and keep a checkpoint every `every` updates, from which one is chosen."""
     torch.manual_seed(0)
     words = tokenizer()
-    chat = ChatForm(words, size, [words.eos_token_id])
+    chat = ChatForm(words, size, [words.get_vocab()[END]])
     if size == "small":
         model = new_model(len(words))
     else:
@@ -152,28 +152,24 @@ def train(size: str, data: Path, out: Path, every: int = 20) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if update % every == 0:
-            save(model, words, out / size / f"{update:04d}", torch.float32)
+            save(model, words, out / size / f"{update:04d}")
 
 
-def save(
-    model: LlamaForCausalLM, words: PreTrainedTokenizerBase, out: Path, dtype: torch.dtype
-) -> None:
+def save(model: LlamaForCausalLM, words: PreTrainedTokenizerBase, out: Path) -> None:
     """Weights and tokenizer in transformers' layout."""
     out.mkdir(parents=True, exist_ok=True)
-    twin = LlamaForCausalLM(model.config)
-    twin.load_state_dict(model.state_dict())
-    twin.to(dtype).save_pretrained(out)
+    model.save_pretrained(out)
     words.save_pretrained(out)
 
 
 def ship(checkpoint: Path, size: str) -> None:
     """Put a chosen checkpoint beside this file, in float16: both sizes stay under 20 MB."""
-    model = LlamaForCausalLM.from_pretrained(checkpoint)
-    save(model, tokenizer(), HERE / size, torch.float16)
+    model = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float16)
+    save(model, tokenizer(), HERE / size)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Make the base policies.")
     steps = parser.add_subparsers(dest="step", required=True)
     play = steps.add_parser("demos", help="build games and play them as the expert")
     play.add_argument("--seeds", default="60001-60276,61000-61275", help="ranges, from 60001 on")

@@ -92,12 +92,16 @@ def test_interrupted_build_leaves_no_half_game_and_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["game.z8", "game.json", "task.json"])
-def test_damaged_game_is_made_again(cache, custom, name):
+def test_damaged_game_is_set_aside(cache, name):
     folder = Path(stored(SPEC, cache, 2).file).parent
     with open(folder / name, "r+b") as file:
         file.truncate(100)
     assert stored(SPEC, cache, 2) is None
     assert not folder.exists()
+
+
+def test_what_is_missing_is_made_and_is_the_same_game(cache, custom):
+    shutil.rmtree(Path(stored(SPEC, cache, 2).file).parent)
     tasks, _ = build(SPEC, cache, 1, 3)
     assert [task.sha256 for task in tasks] == [task.sha256 for task in custom]
 
