@@ -96,7 +96,7 @@ def collect(path: Path, cache: Path, seeds: Sequence[int]) -> None:
 def play(task: Task, mistakes: float, rng: random.Random) -> Demonstration | None:
     """Play a game as the expert, a share of the commands replaced; None unless it is won."""
     infos = Game.load(task.file.replace(".z8", ".json")).infos.values()
-    things = sorted(i.name for i in infos if i.name and i.type not in ("P", "I"))
+    things: list[str] = sorted(i.name for i in infos if i.name and i.type not in ("P", "I"))
     rooms = {i.name for i in infos if i.type == "r"}
     game = start_game(Path(task.file), admissible=True, policy=True)
     state = game.reset()
@@ -110,5 +110,5 @@ def play(task: Task, mistakes: float, rng: random.Random) -> Demonstration | Non
         turns.append((command, best, observation(state["feedback"], objective, False)))
     won = bool(state["won"])
     game.close()
-    names = [name for name in things if name not in rooms]
+    names: list[str] = [name for name in things if name not in rooms]
     return Demonstration(task.seed, names, objective, first, turns) if won else None

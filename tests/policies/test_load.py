@@ -22,7 +22,7 @@ TOKENIZER = base_tokenizer()
 
 def settings(path, **changes):
     values = {
-        "name": "hf", "path": str(path), "critic": "shared", "temperature": 0.7,
+        "name": "hf", "path": path and str(path), "critic": "shared", "temperature": 0.7,
         "max_tokens": 8, "context": 64, "size": "small",
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
