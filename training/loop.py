@@ -58,7 +58,8 @@ def train(config: Any, run: Run) -> None:
 
 
 def evaluate(player: Player, suites: Suites, run: Run, iteration: int) -> None:
-    """Play every task of `eval.suites` once: `eval.samples` times sampled, and greedily."""
+    """Play every task of `eval.suites`: `eval.samples` times sampled and, for the base and after
+    the last update, once greedily."""
     settings = run.config.eval
     for name in settings.suites:
         suite = suites.get(name)
@@ -66,6 +67,6 @@ def evaluate(player: Player, suites: Suites, run: Run, iteration: int) -> None:
             episodes = player.evaluate(suite, iteration, sample=sample)
             temperature = run.config.policy.temperature
             run.record_evaluation(iteration, name, episodes, temperature, sample)
-        if settings.greedy:
+        if settings.greedy and iteration in (0, run.total):
             episodes = player.evaluate(suite, iteration, greedy=True)
             run.record_evaluation(iteration, name, episodes, 0.0)

@@ -39,4 +39,7 @@ def test_the_same_seed_gives_the_same_metrics(algo, tmp_path, cache):
     assert lines(one) != lines(other)
     ours, theirs = (pq.read_table(d / "eval.parquet").drop(["run_id"]) for d in (one, two))
     assert ours.equals(theirs)
-    assert ours.num_rows >= 3 * 2 * 4
+    evaluated = set(ours["iteration"].to_pylist())
+    assert evaluated >= {0, 1}
+    # Four games, sampled and greedy.
+    assert ours.num_rows == len(evaluated) * 2 * 4
