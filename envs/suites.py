@@ -152,14 +152,17 @@ def make_suites(config: Any, progress: Progress | None = None) -> Suites:
 def make_env_spec(config: Any) -> EnvSpec:
     """How the workers of this run build their environments (see `envs.workers.EnvPool`)."""
     admissible = bool(config.env.show_admissible or config.env.constrain)
-    return env_spec(str(config.reward.name), admissible, bool(config.env.show_score))
+    family = str(config.env.family)
+    return env_spec(str(config.reward.name), admissible, bool(config.env.show_score), family)
 
 
-def env_spec(reward: str, admissible: bool = False, show_score: bool = False) -> EnvSpec:
+def env_spec(
+    reward: str, admissible: bool = False, show_score: bool = False, family: str = "textworld"
+) -> EnvSpec:
     """The same from its parts, for a game outside of any run."""
     options = {
         "admissible": admissible,
         "policy_length": reward == "dense",
         "show_score": show_score,
     }
-    return EnvSpec("envs.textworld.env:make_env", options, reward)
+    return EnvSpec(f"envs.{family}.env:make_env", options, reward)

@@ -4,6 +4,7 @@
     python -m policies.base.make_base train --size small     # keeps checkpoints in outputs/base
     python -m policies.base.make_base ship outputs/base/small/0400 --size small
     python -m policies.base.make_base train --size large     # grows from the small one
+    python -m policies.base.make_base ship outputs/base/large/0040 --size large
 
 A small Llama-architecture model is trained on expert commands (`demonstrations.py`) with entities
 renamed (`renaming.py`). The checkpoint that ships is the first one that is weak but alive: its
