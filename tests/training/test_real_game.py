@@ -39,7 +39,10 @@ def test_the_same_seed_gives_the_same_metrics(algo, tmp_path, cache):
     assert lines(one) != lines(other)
     ours, theirs = (pq.read_table(d / "eval.parquet").drop(["run_id"]) for d in (one, two))
     assert ours.equals(theirs)
-    evaluated = set(ours["iteration"].to_pylist())
-    assert evaluated >= {0, 1}
-    # Four games, sampled and greedy.
-    assert ours.num_rows == len(evaluated) * 2 * 4
+    sampled, greedy = (
+        ours.filter([(t > 0) == wanted for t in ours["temperature"].to_pylist()])["iteration"]
+        for wanted in (True, False)
+    )
+    assert set(sampled.to_pylist()) >= {0, 1}
+    assert len(sampled) == 4 * len(set(sampled.to_pylist()))
+    assert sorted(greedy.to_pylist()) == [0] * 4 + [max(sampled.to_pylist())] * 4
