@@ -236,6 +236,17 @@ def test_learning_rates_rise_over_the_warm_up_and_then_stay():
     assert critic == pytest.approx([1e-3 * share for share in (0.25, 0.5, 0.75, 1, 1, 1)])
 
 
+def test_learning_rates_fall_in_a_line_towards_their_final_share():
+    config = config_for("ppo", optim__final_share=0.2, train__iterations=4)
+    policy = policy_for(config)
+    learner = Learner(policy, make_algorithm(config.algo), config)
+    seen = []
+    for iteration in range(4):
+        learner.update(batch_of(config, policy, played(config, policy)), iteration)
+        seen.append(learner.optimizer.param_groups[0]["lr"])
+    assert seen == pytest.approx([3e-3 * share for share in (1.0, 0.8, 0.6, 0.4)])
+
+
 @given(count=st.integers(1, 40), parts=st.integers(1, 9), seed=st.integers(0, 99))
 def test_minibatches_hold_every_episode_once(count, parts, seed):
     cut = list(minibatches(count, parts, generator(seed, "shuffle", 0, 0)))
