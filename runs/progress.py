@@ -21,17 +21,22 @@ def clock(seconds: float) -> str:
 
 @dataclass
 class Pace:
-    """Seconds an iteration has taken so far in this process, for the time left."""
+    """Seconds an iteration takes in this process, for the time left.
 
-    started: float
+    The clock starts when the first iteration here has ended: that one also built games and loaded
+    what the others find loaded, and would promise hours.
+    """
+
     first: int
+    started: float = 0.0
 
-    def left(self, done: int, total: int) -> float | None:
-        """Seconds until `total`, or None while nothing has been done here."""
-        here = done - self.first
-        if here <= 0:
+    def left(self, done: int, total: int, now: float) -> float | None:
+        """Seconds until `total`, or None until two iterations have ended here."""
+        timed = done - self.first - 1
+        if timed <= 0:
+            self.started = now
             return None
-        return (time.monotonic() - self.started) / here * (total - done)
+        return (now - self.started) / timed * (total - done)
 
 
 class Display:
@@ -58,11 +63,11 @@ class Display:
 
     def begin(self, done: int) -> None:
         """The first iteration of this process is about to start, `done` were made before."""
-        self._pace = Pace(time.monotonic(), done)
+        self._pace = Pace(done)
 
     def iteration(self, done: int, total: int, success: float | None, seen: str = "") -> None:
         """An iteration ended; `success` is the training success of its episodes."""
-        left = self._pace.left(done, total) if self._pace else None
+        left = self._pace.left(done, total, time.monotonic()) if self._pace else None
         parts = [f"success {success:.2f}" if success is not None else "", seen]
         parts.append(f"{clock(left)} left" if left is not None and done < total else "")
         note = " · ".join(part for part in parts if part)
