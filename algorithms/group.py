@@ -8,8 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from algorithms.base import Credit, EpisodeCredit, PolicyGradient
+from algorithms.base import Credit, EpisodeCredit
 from algorithms.credit import group_advantages, spread
+from algorithms.gradient import PolicyGradient
+
+
+def without_critic(advantages: Tensor) -> Credit:
+    """Credit of tokens that share the weight of every other: advantages[A]."""
+    nowhere = torch.zeros_like(advantages, dtype=torch.bool)
+    return Credit(advantages, None, nowhere, torch.ones_like(advantages))
 
 
 class GroupBaseline(PolicyGradient):
@@ -23,11 +30,9 @@ class GroupBaseline(PolicyGradient):
         raise NotImplementedError
 
     def credit_group(self, group: Sequence[EpisodeCredit]) -> list[Credit]:
-        rewards = [episode.rewards for episode in group]
+        rewards = [self.rewards(episode) for episode in group]
         per_turn = group_advantages(rewards, self.compare, self.granularity)
-        credits = []
-        for episode, advantage in zip(group, per_turn, strict=True):
-            advantages = spread(advantage, episode.tokens_per_turn)
-            nowhere = torch.zeros_like(advantages, dtype=torch.bool)
-            credits.append(Credit(advantages, None, nowhere, torch.ones_like(advantages)))
-        return credits
+        return [
+            without_critic(spread(advantage, episode.tokens_per_turn).to(episode.rewards.dtype))
+            for episode, advantage in zip(group, per_turn, strict=True)
+        ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch  # noqa: F401  (the doctest's name)
 from torch import Tensor
 
-from algorithms.base import read_bool
 from algorithms.credit import EPS, AlgorithmError, centre
+from algorithms.gradient import PolicyGradient
 from algorithms.group import GroupBaseline
+from algorithms.reading import read_bool
 
 
 def grpo_advantages(returns: Tensor, std_normalise: bool = True) -> Tensor:
@@ -37,10 +37,10 @@ def grpo_advantages(returns: Tensor, std_normalise: bool = True) -> Tensor:
 
 
 class GRPO(GroupBaseline):
-    """Shao et al. 2024 (arXiv 2402.03300), with the clipped surrogate and k3 in the loss."""
+    """Shao et al. 2024 (arXiv 2402.03300), with the clipped surrogate."""
 
     name: ClassVar[str] = "grpo"
-    foreign_keys: ClassVar[tuple[str, ...]] = ("gamma", "lam", "value_coef")
+    keys: ClassVar[frozenset[str]] = PolicyGradient.keys | {"std_normalise"}
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

@@ -1,111 +1,218 @@
 """Losses over flat action tokens: sums of per-token terms times weights that are given.
 
 A is the number of sampled tokens in a micro-batch. The weights of a *minibatch* (all the tokens
-that one gradient step sees) are normalised to sum to 1 by `minibatch_weights` before it is cut
-into micro-batches; every loss here is then a plain weighted sum, so the gradients of the
-micro-batches add up to the minibatch's however it was cut, padded or ordered.
+that one gradient step sees) are fixed by `minibatch_weights` before it is cut into micro-batches;
+every loss here is then a plain weighted sum, so the gradients of the micro-batches add up to the
+minibatch's however it was cut, padded or ordered.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from algorithms.credit import AlgorithmError
+from algorithms.divergence import LOG_RATIO_BOUND, kl_k3
 
-LOG_RATIO_BOUND = 20.0
+FORMS = ("clipped", "cispo")
+RATIOS = ("token", "turn", "sequence")
+NORMALISATIONS = ("token", "sequence", "constant")
 
 
-def minibatch_weights(weight: Tensor, value_at: Tensor) -> tuple[Tensor, Tensor]:
+def minibatch_weights(
+    weight: Tensor,
+    value_at: Tensor,
+    episode: Tensor | None = None,
+    normalise: str = "token",
+    constant: float = 1.0,
+) -> tuple[Tensor, Tensor]:
     """Weights of a whole minibatch: weight[A], value_at[A] bool -> policy[A], value[A], float32.
 
-    Token-mean: with `Credit.weight` of 1 each token weighs 1/A, so an episode weighs in
-    proportion to the tokens it sampled, and an episode without variance in its group still
-    counts in A. The critic's weights are equal over the entries where it was read (one a turn
-    at turn level, one a token at token level) and 0 elsewhere.
+    With `Credit.weight` of 1, A tokens and E episodes in the minibatch (episode[A] int64 says
+    whose a token is; not needed for "token"):
+    "token": 1 / A, so an episode weighs as many tokens as it sampled (token-mean; DAPO, arXiv
+    2503.14476, eq. 8). "sequence": 1 / (E · its tokens), so every episode weighs the same, and
+    a token of a long one less (GRPO, arXiv 2402.03300, eq. 3). "constant": 1 / (E · `constant`),
+    so a token weighs the same in every minibatch (Dr. GRPO, arXiv 2503.20783, eq. 3).
+    An episode without variance in its group counts in A and E as any other. The critic's weights
+    are equal over the entries where it was read (one a turn at turn level, one a token at token
+    level) and 0 elsewhere.
 
     Raises AlgorithmError when no token has weight: a loss over nothing would be a silent 0.
 
     >>> minibatch_weights(torch.ones(4), torch.tensor([True, False, True, False]))
     (tensor([0.2500, 0.2500, 0.2500, 0.2500]), tensor([0.5000, 0.0000, 0.5000, 0.0000]))
+    >>> whose = torch.tensor([0, 0, 0, 1])
+    >>> minibatch_weights(torch.ones(4), torch.zeros(4), whose, "sequence")[0]
+    tensor([0.1667, 0.1667, 0.1667, 0.5000])
+    >>> minibatch_weights(torch.ones(4), torch.zeros(4), whose, "constant", 10)[0]
+    tensor([0.0500, 0.0500, 0.0500, 0.0500])
     """
-    total = weight.double().sum()
+    policy, total = weight.double(), weight.double().sum()
     if total <= 0:
         raise AlgorithmError("a minibatch has no token to train on; every loss mask is empty")
-    policy = (weight.double() / total).float()
+    if normalise == "token":
+        policy = policy / total
+    elif episode is None:
+        raise AlgorithmError(f"algo.normalise={normalise} needs to know whose every token is")
+    else:
+        _, of, lengths = _segments(episode, policy)
+        share = policy / lengths[of] if normalise == "sequence" else policy / constant
+        policy = share / int((lengths > 0).sum())
     value = (value_at.double() / value_at.double().sum().clamp(min=1.0)).float()
-    return policy, value
+    return policy.float(), value
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """How far a policy may move for credit: the keys of `algo` that shape the policy's loss.
+
+    `form` and `ratio` as in `policy_loss`; the ratio may fall to 1 − low and rise to 1 + high;
+    `dual` bounds what a token of negative advantage can cost, `behaviour_cap` the correction for
+    a generator whose numbers differ from the trainer's.
+    """
+
+    low: float = 0.2
+    high: float = 0.2
+    form: str = "clipped"
+    ratio: str = "token"
+    dual: float | None = None
+    behaviour_cap: float | None = None
 
 
 def policy_loss(
-    logp: Tensor, old_logp: Tensor, advantages: Tensor, weights: Tensor, clip: float
+    logp: Tensor,
+    old_logp: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    rule: Surrogate,
+    segment: Tensor | None = None,
+    behaviour_logp: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Clipped surrogate, token by token: logp, old_logp, advantages, weights, all [A] -> scalar.
+    """Surrogate loss, token by token: all tensors [A] -> scalar.
 
-    −Σ w min(ρ A, clamp(ρ, 1−clip, 1+clip) A) with ρ = exp(logp − old_logp)
-    (Schulman et al. 2017, arXiv 1707.06347, eq. 7). The log-ratio is held within ±20 so that
-    one broken token gives a large number, not an infinity times 0.
+    "clipped": −Σ w min(ρ A, clamp(ρ, 1−low, 1+high) A) with ρ = exp(logp − old_logp)
+    (Schulman et al. 2017, arXiv 1707.06347, eq. 7; low ≠ high is DAPO's clip-higher, arXiv
+    2503.14476, eq. 10). `dual` > 1 holds what is minimised at −dual · A where A < 0 (Ye et al.
+    2020, arXiv 1912.09729, eq. 5). "cispo": −Σ w sg(clamp(ρ, 1−low, 1+high)) A logp: the weight
+    is clipped and no token loses its gradient (MiniMax-M1, arXiv 2506.13585, eq. 4 and 5).
 
-    The second result has `clip_fraction`, the weighted share of tokens whose gradient the clip
-    removed, `approx_kl`, the k3 estimate of KL(old ‖ new), and `ratio_max`.
+    With `rule.ratio` of "turn" or "sequence", `segment`[A] int64 says which tokens share a ratio,
+    the geometric mean of theirs (GSPO, arXiv 2507.18071, eq. 7). Each token keeps its own
+    advantage and gradient (the paper's GSPO-token, eq. 14), which for equal advantages is GSPO
+    exactly; all tokens of a segment must be in the call.
+
+    `old_logp` is the trainer's own number for the policy that sampled. Where the generator's
+    differed, `behaviour_logp` has those and each token counts min(exp(old − behaviour), cap)
+    times (truncated importance sampling: Ionides 2008; Yao et al. 2025, "Your efficient RL
+    framework secretly brings you off-policy RL training").
+
+    The log-ratio is held within ±20 so that one broken token gives a large number, not an
+    infinity times 0. The second result has `clip_fraction`, the weighted share of tokens whose
+    gradient (for "cispo": weight) was clipped, `approx_kl`, the k3 estimate of KL(old ‖ new),
+    `ratio_mean` and `ratio_square`, the weighted means of ρ and ρ², and `ratio_max`.
 
     >>> ratio = torch.tensor([1.5, 1.0, 0.5])
     >>> advantages, thirds = torch.tensor([1.0, 1.0, -1.0]), torch.full((3,), 1 / 3)
-    >>> loss, stats = policy_loss(ratio.log(), torch.zeros(3), advantages, thirds, clip=0.2)
+    >>> loss, stats = policy_loss(ratio.log(), torch.zeros(3), advantages, thirds, Surrogate())
     >>> round(loss.item(), 4)  # -(1.2 + 1.0 - 0.8) / 3
     -0.4667
     >>> round(stats["clip_fraction"], 4), stats["ratio_max"]
     (0.6667, 1.5)
     """
     log_ratio = (logp - old_logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    if rule.ratio != "token":
+        log_ratio = shared_log_ratio(log_ratio, segment)
     ratio = log_ratio.exp()
-    unclipped = ratio * advantages
-    clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantages
-    loss = -(weights * torch.minimum(unclipped, clipped)).sum()
+    held = ratio.clamp(1.0 - rule.low, 1.0 + rule.high)
+    scale = weights
+    if rule.behaviour_cap is not None:
+        scale = weights * behaviour_weights(old_logp, behaviour_logp, rule.behaviour_cap)
+    unclipped, clipped = ratio * advantages, held * advantages
+    if rule.form == "cispo":
+        loss = -(scale * held.detach() * advantages * logp).sum()
+        cut = held != ratio
+    else:
+        objective = torch.minimum(unclipped, clipped)
+        cut = clipped < unclipped
+        if rule.dual is not None:
+            floor = rule.dual * advantages
+            bounded = (advantages < 0) & (objective < floor)
+            objective, cut = torch.where(bounded, floor, objective), cut | bounded
+        loss = -(scale * objective).sum()
     with torch.no_grad():
         stats = {
-            "clip_fraction": (weights * (clipped < unclipped)).sum().item(),
+            "clip_fraction": (weights * cut).sum().item(),
             "approx_kl": (weights * kl_k3(old_logp, logp)).sum().item(),
+            "ratio_mean": (weights * ratio).sum().item(),
+            "ratio_square": (weights * ratio.square()).sum().item(),
             "ratio_max": ratio.max().item(),
         }
     return loss, stats
 
 
-def value_loss(values: Tensor, returns: Tensor, weights: Tensor) -> Tensor:
-    """Half the weighted squared error of the critic: values, returns, weights, all [A] -> scalar.
+def shared_log_ratio(log_ratio: Tensor, segment: Tensor | None) -> Tensor:
+    """Mean of the log-ratios of each segment, with every token's own gradient: [A] -> [A].
 
-    (Schulman et al. 2017, arXiv 1707.06347, eq. 9, unclipped.) `weights` is 0 where the
-    estimator did not read the critic, so those entries change nothing.
+    sg(mean) + log ρ_t − sg(log ρ_t) (GSPO-token, arXiv 2507.18071, eq. 14).
+
+    >>> shared_log_ratio(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 7]))
+    tensor([2., 2., 5.])
+    """
+    if segment is None:
+        raise AlgorithmError(
+            "algo.ratio=turn or sequence needs to know which tokens belong together"
+        )
+    fixed = log_ratio.detach()
+    sums, of, counts = _segments(segment, torch.ones_like(fixed), fixed)
+    return (sums / counts)[of] + (log_ratio - fixed)
+
+
+def behaviour_weights(old_logp: Tensor, behaviour_logp: Tensor | None, cap: float) -> Tensor:
+    """min(π_trainer / π_generator, cap) of each token, without gradient: [A], [A] -> [A].
+
+    >>> behaviour_weights(torch.tensor([0.4, 0.9]).log(), torch.tensor([0.8, 0.3]).log(), 2.0)
+    tensor([0.5000, 2.0000])
+    """
+    if behaviour_logp is None:
+        raise AlgorithmError("algo.behaviour_cap needs the generator's log-probabilities")
+    gap = (old_logp - behaviour_logp).detach().clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    return gap.exp().clamp(max=cap)
+
+
+def value_loss(
+    values: Tensor,
+    returns: Tensor,
+    weights: Tensor,
+    old_values: Tensor | None = None,
+    clip: float | None = None,
+) -> Tensor:
+    """Half the weighted squared error of the critic: all tensors [A] -> scalar.
+
+    (Schulman et al. 2017, arXiv 1707.06347, eq. 9.) `weights` is 0 where the estimator did not
+    read the critic, so those entries change nothing. With `clip`, the larger of this error and
+    that of a value held within ±clip of the one the estimator read (OpenAI Baselines' PPO;
+    Engstrom et al. 2020, arXiv 2005.12729, section 2).
 
     >>> value_loss(torch.tensor([1.0, 9.0]), torch.tensor([3.0, 0.0]), torch.tensor([1.0, 0.0]))
     tensor(2.)
+    >>> one = torch.ones(1)
+    >>> value_loss(3 * one, 3 * one, one, old_values=one, clip=0.5)  # held at 1.5: error 1.5
+    tensor(1.1250)
     """
-    return 0.5 * (weights * (values - returns).square()).sum()
+    error = (values - returns).square()
+    if clip is not None:
+        if old_values is None:
+            raise AlgorithmError("algo.value_clip needs the values that the estimator read")
+        held = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (held - returns).square())
+    return 0.5 * (weights * error).sum()
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each token's distribution in nats: logits[A, V] -> [A].
-
-    `logits` are divided by the sampling temperature already; -inf marks ids that were not
-    allowed, which then have no part in it.
-
-    >>> entropy(torch.tensor([[0.0, 0.0, -torch.inf]]))
-    tensor([0.6931])
-    """
-    logp = torch.log_softmax(logits, dim=-1)
-    probability = logp.exp()
-    return -(probability * logp.masked_fill(probability == 0, 0.0)).sum(-1)
-
-
-def kl_k3(logp: Tensor, reference_logp: Tensor) -> Tensor:
-    """KL(policy ‖ reference) estimated at tokens of the policy: logp[A], reference_logp[A] -> [A].
-
-    q − log q − 1 with q = reference / policy: unbiased and never negative (Schulman,
-    "Approximating KL divergence", 2020, k3; Shao et al. 2024, arXiv 2402.03300, eq. 4).
-    In a loss its expected gradient is that of KL(reference ‖ policy).
-
-    >>> kl_k3(torch.tensor([0.5, 0.5]).log(), torch.tensor([0.5, 1.0]).log())  # 0, 1 - log 2
-    tensor([0.0000, 0.3069])
-    """
-    log_q = (reference_logp - logp).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return log_q.expm1() - log_q
+def _segments(labels: Tensor, *numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of `numbers` over equal labels: of the last, where each entry belongs, of the first."""
+    names, of = labels.unique(return_inverse=True)
+    sums = [n.new_zeros(len(names)).index_add_(0, of, n) for n in numbers]
+    return sums[-1], of, sums[0]

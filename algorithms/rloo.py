@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch  # noqa: F401  (the doctest's name)
 from torch import Tensor
 
 from algorithms.credit import AlgorithmError, centre
@@ -37,7 +36,6 @@ class RLOO(GroupBaseline):
     """
 
     name: ClassVar[str] = "rloo"
-    foreign_keys: ClassVar[tuple[str, ...]] = ("gamma", "lam", "value_coef", "std_normalise")
 
     def compare(self, returns: Tensor) -> Tensor:
         return rloo_advantages(returns)

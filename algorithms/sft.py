@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch  # noqa: F401  (the doctest's name)
 from torch import Tensor
 
 from algorithms.base import ActionTokens, Algorithm

@@ -31,7 +31,8 @@ class Step:
 
     `events` are facts (score, policy length, subgoals …); `reward` is set by
     `envs.rewards` from them, inside the worker, and is 0 at reset.
-    `invalid` is None, or the reason why the action did nothing.
+    `invalid` is None, or the reason why the action did nothing. `potential` of the state, where
+    shaping asks for it, is no reward: credit adds its differences (design, rule 2).
     """
 
     observation: str
@@ -43,6 +44,7 @@ class Step:
     lost: bool = False
     invalid: str | None = None
     admissible: tuple[str, ...] = ()
+    potential: float | None = None
 
 
 class TextEnv(Protocol):

@@ -127,26 +127,55 @@ def make_reward(name: str, family: str, kind: str) -> Reward:
     return PolicyPotential() if kind == "custom" else ScoreShare()
 
 
-class RewardedEnv:
-    """A TextEnv whose steps carry rewards; it lives inside the worker process."""
+class Potential:
+    """How far a state is from winning, for shaping: 0 when won, -1 where the episode began.
 
-    def __init__(self, env: TextEnv, reward: str) -> None:
+    What `dense` would have paid up to this state, less the 1 that a win pays; a state from which
+    winning is impossible counts as the beginning.
+    """
+
+    def __init__(self, family: str, kind: str, step: Step) -> None:
+        dense = make_reward("dense", family, kind)
+        assert isinstance(dense, _Telescoping)
+        dense.start(step)
+        self._total = dense.total
+
+    def __call__(self, step: Step) -> float:
+        return 0.0 if step.won else self._total(step) - 1.0
+
+
+class RewardedEnv:
+    """A TextEnv whose steps carry rewards; it lives inside the worker process.
+
+    With `shaping` above 0 they carry that many times their potential, too.
+    """
+
+    def __init__(self, env: TextEnv, reward: str, shaping: float = 0.0) -> None:
         self.deterministic = env.deterministic
         self._env = env
         self._name = reward
+        self._shaping = shaping
         self._reward: Reward | None = None
+        self._potential: Potential | None = None
 
     def reset(self, task: Task) -> Step:
         step = self._env.reset(task)
-        self._reward = make_reward(self._name, task.family, game_kind(task.type))
+        kind = game_kind(task.type)
+        self._reward = make_reward(self._name, task.family, kind)
         self._reward.start(step)
-        return step
+        self._potential = Potential(task.family, kind, step) if self._shaping else None
+        return self._weighed(step)
 
     def step(self, action: str) -> Step:
         if self._reward is None:
             raise EnvError("reset(task) comes before step(action).")
         step = self._env.step(action)
         step.reward = self._reward.pay(step)
+        return self._weighed(step)
+
+    def _weighed(self, step: Step) -> Step:
+        if self._potential is not None:
+            step.potential = self._shaping * self._potential(step)
         return step
 
     def close(self) -> None:

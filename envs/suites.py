@@ -153,16 +153,22 @@ def make_env_spec(config: Any) -> EnvSpec:
     """How the workers of this run build their environments (see `envs.workers.EnvPool`)."""
     admissible = bool(config.env.show_admissible or config.env.constrain)
     family = str(config.env.family)
-    return env_spec(str(config.reward.name), admissible, bool(config.env.show_score), family)
+    show_score, shaping = bool(config.env.show_score), float(config.reward.shaping)
+    return env_spec(str(config.reward.name), admissible, show_score, family, shaping)
 
 
 def env_spec(
-    reward: str, admissible: bool = False, show_score: bool = False, family: str = "textworld"
+    reward: str,
+    admissible: bool = False,
+    show_score: bool = False,
+    family: str = "textworld",
+    shaping: float = 0.0,
 ) -> EnvSpec:
     """The same from its parts, for a game outside of any run."""
     options = {
         "admissible": admissible,
-        "policy_length": reward == "dense",
+        "policy_length": reward == "dense" or shaping > 0,
         "show_score": show_score,
+        "shaping": shaping,
     }
     return EnvSpec(f"envs.{family}.env:make_env", options, reward)

@@ -188,12 +188,23 @@ class Player:
                 seat.end("lost")
             elif len(seat.turns) >= self._config.env.max_turns:
                 seat.end("turn_limit")
+                if self._config.algo.get("truncation") == "bootstrap":
+                    self._leave_open(seat, step)
             else:
                 seat.conversation.observe(step)
                 if not self._fits(seat.conversation):
                     seat.end("context")
         if seat.ended is not None:
             self._engine.release([seat.slot])
+
+    def _leave_open(self, seat: Seat, step: Step) -> None:
+        """Keep what the seat would have answered next, for the critic to value."""
+        assert seat.conversation is not None
+        seat.conversation.observe(step)
+        if len(seat.prompt) <= self._config.policy.context:
+            seat.unanswered = seat.prompt
+        else:
+            self.health.counts["not_bootstrapped"] += 1
 
     def _generate(self, seats: list[Seat], temperature: float) -> dict[int, str]:
         """One action for every seat, by slot."""

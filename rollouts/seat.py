@@ -27,6 +27,7 @@ class Seat:
     error: str | None = None
     conversation: Conversation | None = None
     step: Step = field(default_factory=lambda: Step("", ""))
+    unanswered: list[int] | None = None
 
     def open(self, step: Step, conversation: Conversation) -> None:
         self.step, self.conversation = step, conversation
@@ -51,6 +52,7 @@ class Seat:
                 stopped=sample.stopped,
                 allowed=sample.allowed,
                 values=sample.values,
+                potential=self.step.potential,
             )
         )
         return action
@@ -83,6 +85,8 @@ class Seat:
             paid=self.paid,
             error=self.error,
             final_observation=self.step.observation,
+            unanswered=self.unanswered,
+            final_potential=self.step.potential,
         )
         if self.ended != "error":
             assert self.conversation is not None

@@ -19,6 +19,7 @@ class Turn:
 
     `allowed[i]` are the ids that token i was drawn from, when decoding was constrained.
     `values[i]` is the critic before token i, when it shares the actor's trunk.
+    `potential` is of the state before the action, where `reward.shaping` asks for it.
     `cut`: more than one command was given and only the first was run.
     """
 
@@ -32,6 +33,7 @@ class Turn:
     cut: bool = False
     allowed: list[list[int]] | None = None
     values: list[float] | None = None
+    potential: float | None = None
 
 
 @dataclass
@@ -57,7 +59,12 @@ class Row:
 
 @dataclass
 class Episode:
-    """The turns of one task played once. Only `ended == "won"` is success."""
+    """The turns of one task played once. Only `ended == "won"` is success.
+
+    `unanswered`: where the turns ran out and `algo.truncation=bootstrap`, the ids of the last row
+    and of the observation behind it, up to where the assistant would speak. `final_potential`
+    is of the state after the last turn.
+    """
 
     task: Task
     member: int
@@ -68,6 +75,15 @@ class Episode:
     paid: float = 0.0
     error: str | None = None
     final_observation: str = ""
+    unanswered: list[int] | None = None
+    final_potential: float | None = None
+
+    @property
+    def potentials(self) -> Tensor | None:
+        """Potential before each turn and after the last, [K + 1], None without shaping."""
+        values = [turn.potential for turn in self.turns] + [self.final_potential]
+        known = [value for value in values if value is not None]
+        return torch.tensor(known) if len(known) == len(values) else None
 
     @property
     def rewards(self) -> Tensor:

@@ -58,6 +58,7 @@ NUMBERS: dict[str, Number] = {
     "env.first_seed.validation": COUNT,
     "env.first_seed.test": COUNT,
     "env.first_seed.sft": COUNT,
+    "reward.shaping": RATE,
     "algo.epochs": SIZE,
     "algo.minibatches": SIZE,
     "policy.temperature": POSITIVE,
@@ -114,6 +115,11 @@ def _recipe_keys(recipes: Path) -> dict[str, list[set[str]]]:
         if "@package" in text:
             continue
         content = yaml.safe_load(text)
+        for base in content.get("defaults", []):
+            # `shared@_here_: x` takes in group/shared/x.yaml, whose keys are this file's too.
+            if isinstance(base, Mapping) and "shared@_here_" in base:
+                shared = path.parent / "shared" / f"{base['shared@_here_']}.yaml"
+                content = yaml.safe_load(shared.read_text()) | content
         keys = set(leaves({k: v for k, v in content.items() if k not in ("defaults", "hydra")}))
         found.setdefault(group, []).append({f"{group}.{k}" if group else k for k in keys})
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms.losses import entropy
+from algorithms.divergence import entropy
 from policies.policy import Policy
 from rollouts.types import Episode, Row
 from runs.errors import InvariantError
@@ -74,18 +74,41 @@ def lay_out(episodes: Sequence[Episode]) -> list[list[PlacedRow]]:
     return laid_out
 
 
-def micro_batches(rows: Sequence[PlacedRow], budget: int) -> list[list[PlacedRow]]:
+def micro_batches(
+    rows: Sequence[PlacedRow], budget: int, whole_episodes: bool = False
+) -> list[list[PlacedRow]]:
     """Rows sorted by length, cut so that rows x longest row stays within `budget` tokens.
 
-    A row longer than the budget is a micro-batch of its own.
+    A row longer than the budget is a micro-batch of its own. `whole_episodes` keeps the rows of
+    an episode together, for a loss in which its tokens share a number.
     """
+    units: dict[int, list[PlacedRow]] = {}
+    for place, placed in enumerate(rows):
+        units.setdefault(placed.episode if whole_episodes else place, []).append(placed)
+
+    def size(unit: list[PlacedRow]) -> tuple[int, int, int]:
+        return max(s.length for s in unit), unit[0].row.group, unit[0].row.member
+
     batches: list[list[PlacedRow]] = []
-    for placed in sorted(rows, key=lambda s: (s.length, s.row.group, s.row.member)):
-        if batches and (len(batches[-1]) + 1) * placed.length <= budget:
-            batches[-1].append(placed)
+    for unit in sorted(units.values(), key=size):
+        if batches and (len(batches[-1]) + len(unit)) * size(unit)[0] <= budget:
+            batches[-1] += unit
         else:
-            batches.append([placed])
+            batches.append(list(unit))
     return batches
+
+
+def segments(rows: Sequence[PlacedRow], ratio: str) -> Tensor:
+    """Which action tokens share a probability ratio: equal numbers [A] for those that do.
+
+    `ratio` is "sequence" (the tokens of an episode) or "turn".
+    """
+    most = 1 + max(int(placed.row.turn.max()) for placed in rows)
+    labels = []
+    for placed in rows:
+        turns = placed.row.turn[placed.row.action]
+        labels.append(placed.episode * most + (turns if ratio == "turn" else 0 * turns))
+    return torch.cat(labels)
 
 
 def score(
@@ -99,7 +122,7 @@ def score(
     The head sees the A states before action tokens only, never [B, T, V]. `want` may name
     "values", "reference" and "entropy" (then with gradient; else it is measured only).
     """
-    ids, positions, mask = _pad(policy, rows)
+    ids, positions, mask = _pad(policy, _cut(rows))
     at = _states_before_actions(rows, ids.shape[1], ids.device)
     targets = torch.cat([placed.row.ids[placed.row.action] for placed in rows]).to(ids.device)
     allowed = _allowed(rows)
@@ -125,7 +148,7 @@ def read_values(policy: Policy, rows: Sequence[PlacedRow], budget: int, total: i
     values = torch.zeros(total)
     with torch.no_grad():
         for batch in micro_batches(rows, budget):
-            ids, positions, mask = _pad(policy, batch)
+            ids, positions, mask = _pad(policy, _cut(batch))
             at = _states_before_actions(batch, ids.shape[1], ids.device)
             states = policy.critic_hidden(ids, positions, mask).flatten(0, 1)[at]
             index = torch.cat([placed.index for placed in batch])
@@ -133,18 +156,61 @@ def read_values(policy: Policy, rows: Sequence[PlacedRow], budget: int, total: i
     return values
 
 
-def _pad(policy: Policy, rows: Sequence[PlacedRow]) -> tuple[Tensor, Tensor, Tensor]:
+def read_final_values(policy: Policy, prompts: Sequence[list[int]], budget: int) -> list[float]:
+    """The critic's value after the last token of each prompt, without gradient."""
+    values = [0.0] * len(prompts)
+    by_length = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    with torch.no_grad():
+        while by_length:
+            longest = len(prompts[by_length[-1]])
+            chosen = by_length[-max(1, budget // longest) :]
+            del by_length[-len(chosen) :]
+            ids, positions, mask = _pad(policy, [torch.tensor(prompts[c]) for c in chosen])
+            last = torch.tensor([len(prompts[c]) - 1 for c in chosen], device=ids.device)
+            states = policy.critic_hidden(ids, positions, mask)
+            states = states[torch.arange(len(chosen), device=ids.device), last]
+            for place, value in zip(chosen, policy.values(states).tolist(), strict=True):
+                values[place] = value
+    return values
+
+
+def read_logp(
+    policy: Policy,
+    rows: Sequence[PlacedRow],
+    temperature: float,
+    budget: int,
+    total: int,
+    reference: bool = False,
+) -> Tensor:
+    """Log-probabilities [total] of every sampled token, without gradient; of the policy that is
+    trained, or the reference."""
+    logp = torch.zeros(total)
+    want = frozenset({"reference"} if reference else ())
+    with torch.no_grad():
+        for batch in micro_batches(rows, budget):
+            scores = score(policy, batch, temperature, want)
+            read = scores.reference if reference else scores.logp
+            assert read is not None
+            logp[torch.cat([placed.index for placed in batch])] = read.float().cpu()
+    return logp
+
+
+def _cut(rows: Sequence[PlacedRow]) -> list[Tensor]:
+    """Rows before their last action token: nothing is predicted from what follows."""
+    return [placed.row.ids[: placed.length] for placed in rows]
+
+
+def _pad(policy: Policy, sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """ids, positions (int64) and mask (bool), each [B, T], padded on the right.
 
-    A row is cut before its last action token: nothing is predicted from what follows. The mask
-    is True everywhere: padding comes after all that is read, so causal attention never sees it,
-    and without a mask to apply attention takes its fast causal kernel.
+    The mask is True everywhere: padding comes after all that is read, so causal attention never
+    sees it, and without a mask to apply attention takes its fast causal kernel.
     """
-    longest = max(placed.length for placed in rows)
-    ids = torch.zeros((len(rows), longest), dtype=torch.long)
-    for place, placed in enumerate(rows):
-        ids[place, : placed.length] = placed.row.ids[: placed.length]
-    positions = torch.arange(longest).expand(len(rows), longest)
+    longest = max(len(sequence) for sequence in sequences)
+    ids = torch.zeros((len(sequences), longest), dtype=torch.long)
+    for place, sequence in enumerate(sequences):
+        ids[place, : len(sequence)] = sequence
+    positions = torch.arange(longest).expand(len(sequences), longest)
     device = next(policy.model.parameters()).device
     ids = ids.to(device)
     return ids, positions.to(device), torch.ones_like(ids, dtype=torch.bool)

@@ -6,17 +6,19 @@ micro-batches do not exist for them (design, "Row").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algorithms import Algorithm, EpisodeCredit
+from algorithms.divergence import kl_k1
 from policies.policy import Policy
 from rollouts.types import Episode, Group
 from runs.errors import InvariantError, TrainingError
-from training.batch import PlacedRow, lay_out, read_values
+from training.batch import PlacedRow, lay_out, read_final_values, read_logp, read_values
 
 # Rewards are added as float32 over at most a few dozen turns.
 CONSERVATION_BOUND = 1e-4
@@ -30,8 +32,9 @@ class Batch:
     """E episodes of one policy version and the credit of their N sampled tokens, in order.
 
     rows[E] lists the rows of each episode; logp, advantages, weight [N] float32, value_at [N]
-    bool; returns and values [N] where the algorithm has a critic. `health` holds what was
-    measured on the way.
+    bool; returns and values [N] where the algorithm has a critic. `logp` are the generator's
+    numbers, `proximal` [N] the trainer's own where `algo.behaviour_cap` tells them apart.
+    `health` holds what was measured on the way.
     """
 
     episodes: list[Episode]
@@ -42,11 +45,12 @@ class Batch:
     value_at: Tensor
     returns: Tensor | None = None
     values: Tensor | None = None
+    proximal: Tensor | None = None
     health: dict[str, float] = field(default_factory=dict)
 
 
 def assign(
-    algorithm: Algorithm, policy: Policy, groups: Sequence[Group], micro_tokens: int
+    algorithm: Algorithm, policy: Policy, groups: Sequence[Group], config: Any
 ) -> tuple[Batch, list[list[Tensor]]]:
     """The batch to train on, and the advantages of every member of `groups[g].alive`, flat.
 
@@ -59,25 +63,79 @@ def assign(
     refuse_degenerate(episodes, set(policy.stop_ids))
     rows = lay_out(episodes)
     sizes = [sum(len(turn.ids) for turn in episode.turns) for episode in episodes]
-    values = _values(policy, episodes, rows, micro_tokens) if algorithm.needs_critic else None
-    parts = iter([None] * len(sizes) if values is None else values.split(sizes))
-    credits = algorithm.credit(
-        [[_episode_credit(episode, next(parts)) for episode in group.alive] for group in groups]
-    )
+    logp = torch.tensor([x for e in episodes for turn in e.turns for x in turn.logp])
+    read = _read(algorithm, policy, episodes, rows, logp, config)
+    seen = iter(_seen(algorithm, episodes, sizes, read))
+    credits = algorithm.credit([[next(seen) for _ in group.alive] for group in groups])
     flat = [credit for group in credits for credit in group]
     returns = [credit.returns for credit in flat if credit.returns is not None]
     batch = Batch(
         episodes,
         rows,
-        logp=torch.tensor([x for e in episodes for turn in e.turns for x in turn.logp]),
+        logp=logp,
         advantages=torch.cat([credit.advantages for credit in flat]),
         weight=torch.cat([credit.weight for credit in flat]),
         value_at=torch.cat([credit.value_at for credit in flat]),
-        returns=torch.cat(returns) if values is not None else None,
-        values=values,
+        returns=torch.cat(returns) if read.values is not None else None,
+        values=read.values,
         health=_health(groups),
     )
+    if read.kl is not None:
+        batch.health["kl_in_reward"] = read.kl.mean().item()
     return batch, [[credit.advantages for credit in group] for group in credits]
+
+
+@dataclass
+class _Read:
+    """What the networks said of E episodes and N sampled tokens: values and kl [N], and by
+    episode the value of the last observation where that episode is bootstrapped."""
+
+    values: Tensor | None = None
+    kl: Tensor | None = None
+    final: dict[int, float] = field(default_factory=dict)
+
+
+def _read(
+    algorithm: Algorithm,
+    policy: Policy,
+    episodes: list[Episode],
+    rows: list[list[PlacedRow]],
+    logp: Tensor,
+    config: Any,
+) -> _Read:
+    read, budget = _Read(), config.optim.micro_tokens
+    flat = [row for of_episode in rows for row in of_episode]
+    if algorithm.needs_critic:
+        read.values = _values(policy, episodes, flat, budget)
+    if algorithm.kl_in_reward:
+        temperature = config.policy.temperature
+        reference = read_logp(policy, flat, temperature, budget, len(logp), reference=True)
+        read.kl = kl_k1(logp, reference)
+    if algorithm.bootstraps:
+        cut = {i: e.unanswered for i, e in enumerate(episodes) if e.unanswered is not None}
+        values = read_final_values(policy, list(cut.values()), budget) if cut else []
+        read.final = dict(zip(cut, values, strict=True))
+    return read
+
+
+def _seen(
+    algorithm: Algorithm, episodes: list[Episode], sizes: list[int], read: _Read
+) -> Iterator[EpisodeCredit]:
+    """What an estimator sees of each episode."""
+    nothing = [None] * len(episodes)
+    values = nothing if read.values is None else read.values.split(sizes)
+    kl = nothing if read.kl is None else read.kl.split(sizes)
+    for place, episode in enumerate(episodes):
+        shown = [turn.observation for turn in episode.turns] if algorithm.needs_states else None
+        yield EpisodeCredit(
+            conserved(episode),
+            [len(turn.ids) for turn in episode.turns],
+            values=values[place],
+            final_value=read.final.get(place),
+            kl=kl[place],
+            states=shown,
+            potentials=episode.potentials,
+        )
 
 
 def refuse_degenerate(episodes: Sequence[Episode], stop_ids: set[int]) -> None:
@@ -98,18 +156,20 @@ def refuse_degenerate(episodes: Sequence[Episode], stop_ids: set[int]) -> None:
 
 
 def _values(
-    policy: Policy, episodes: list[Episode], rows: list[list[PlacedRow]], micro_tokens: int
+    policy: Policy, episodes: list[Episode], rows: list[PlacedRow], micro_tokens: int
 ) -> Tensor:
     """Values [N] before every sampled token: the engine's where it read them, else one pass."""
     turns = [turn for episode in episodes for turn in episode.turns]
     if all(turn.values is not None for turn in turns):
         return torch.tensor([value for turn in turns for value in turn.values or ()])
-    flat = [row for of_episode in rows for row in of_episode]
-    return read_values(policy, flat, micro_tokens, sum(len(turn.ids) for turn in turns))
+    return read_values(policy, rows, micro_tokens, sum(len(turn.ids) for turn in turns))
 
 
-def _episode_credit(episode: Episode, values: Tensor | None) -> EpisodeCredit:
-    """What an estimator sees of an episode, once its rewards are known to be what was paid."""
+def conserved(episode: Episode) -> Tensor:
+    """Rewards of the turns [K], once they are known to sum to what was paid (rule 2).
+
+    Raises `InvariantError` when they do not.
+    """
     rewards = episode.rewards
     error = abs(float(rewards.double().sum()) - episode.paid)
     if not error <= CONSERVATION_BOUND:
@@ -117,7 +177,7 @@ def _episode_credit(episode: Episode, values: Tensor | None) -> EpisodeCredit:
             f"task {episode.task.id}, member {episode.member}: turn rewards sum to "
             f"{float(rewards.sum()):.6f} but the environment paid {episode.paid:.6f}"
         )
-    return EpisodeCredit(rewards, [len(turn.ids) for turn in episode.turns], values)
+    return rewards
 
 
 def _health(groups: Sequence[Group]) -> dict[str, float]:

@@ -26,9 +26,8 @@ def train(config: Any, run: Run) -> None:
     torch.set_num_threads(config.threads)
     algorithm = make_algorithm(config.algo)  # credit(episodes) -> advantages, loss(tokens)
     suites = make_suites(config, run.progress)  # ordered tasks; overlap is refused
-    policy = load_policy(
-        config.policy, algorithm.needs_critic, algorithm.needs_reference, config.seed
-    )
+    reference = algorithm.needs_reference or algorithm.kl_in_reward
+    policy = load_policy(config.policy, algorithm.needs_critic, reference, config.seed)
     learner = Learner(policy, algorithm, config)  # the optimiser
     teacher = Teacher(config, policy, suites, run.progress)  # demonstrations, if any
     run.resume_from(checkpoint.restore(run, learner))
@@ -46,7 +45,7 @@ def train(config: Any, run: Run) -> None:
                 tasks = suites.get("train").draw(config.seed, iteration, config.train.tasks)
                 groups = player.play(tasks, iteration)
                 playing = player.health.summary()
-                batch, advantages = assign(algorithm, policy, groups, config.optim.micro_tokens)
+                batch, advantages = assign(algorithm, policy, groups, config)
                 update = learner.update(batch, iteration)
                 run.record_episodes(done, groups, advantages)
                 run.log(done, play=groups, playing=playing, **update)

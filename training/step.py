@@ -18,14 +18,14 @@ from algorithms import ActionTokens, Algorithm, minibatch_weights
 from policies.policy import Policy
 from runs.errors import InvariantError, TrainingError
 from runs.rng import generator
-from training.batch import PlacedRow, Scores, micro_batches, score
+from training.batch import PlacedRow, Scores, micro_batches, read_logp, score, segments
 from training.credit import Batch
 
 # Rule 4. Below fp32, generation and training round differently.
 LOGP_BOUND = {torch.float32: 1e-4, torch.float64: 1e-4}
 LOGP_BOUND_LOW_PRECISION = 0.1
 BETAS = (0.9, 0.95)
-MEANS = {"ratio_mean", "clip_fraction", "approx_kl", "entropy", "kl"}
+MEANS = {"ratio_mean", "ratio_square", "clip_fraction", "approx_kl", "entropy", "kl"}
 
 RowsLoss = Callable[[list[PlacedRow]], tuple[Tensor, dict[str, float]]]
 
@@ -68,6 +68,7 @@ class Learner:
             actor["lr"] = config.sft.lr
         groups = _decaying([actor, *critic], config.optim.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, betas=BETAS)
+        self._ratio = algorithm.surrogate.ratio
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._progress = 0.0
 
@@ -80,6 +81,8 @@ class Learner:
         that is not finite, each before the step has touched a weight.
         """
         algo, tally, tokens = self.config.algo, Tally(), 0
+        if self.algorithm.surrogate.behaviour_cap is not None:
+            batch.proximal = self._read_logp(batch)
         self._progress = iteration / max(1, self.config.train.iterations)
         for epoch in range(algo.epochs):
             order = generator(self.config.seed, "shuffle", iteration, epoch)
@@ -93,6 +96,9 @@ class Learner:
                 tokens += sum(len(row.index) for row in taught)
         self.policy.version += 1
         measured = tally.read() | explained_variance(batch) | batch.health
+        if "ratio_square" in measured:
+            square = measured.pop("ratio_square")
+            measured["effective_sample_share"] = measured["ratio_mean"] ** 2 / square
         losses = {name: measured.pop(name) for name in sorted(measured) if name.endswith("_loss")}
         counts = {"tokens_trained": tokens, "gradient_steps": tally.steps}
         return {"update": losses | counts, "health": measured}
@@ -105,7 +111,7 @@ class Learner:
         """
         optim = self.config.optim
         self.optimizer.zero_grad(set_to_none=True)
-        for micro in micro_batches(rows, optim.micro_tokens):
+        for micro in micro_batches(rows, optim.micro_tokens, self._ratio == "sequence"):
             total, stats = loss(micro)
             if not torch.isfinite(total):
                 raise TrainingError(_not_finite("loss", where))
@@ -134,6 +140,12 @@ class Learner:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
 
+    def _read_logp(self, batch: Batch) -> Tensor:
+        """The trainer's own log-probabilities [N] of what the generator sampled."""
+        rows = [row for of_episode in batch.rows for row in of_episode]
+        temperature, budget = self.config.policy.temperature, self.config.optim.micro_tokens
+        return read_logp(self.policy, rows, temperature, budget, len(batch.logp))
+
     def _teaches(self, batch: Batch, row: PlacedRow) -> bool:
         algorithm = self.algorithm
         if algorithm.needs_critic or algorithm.needs_reference or algorithm.needs_entropy:
@@ -149,8 +161,13 @@ class Learner:
         """
         index = torch.cat([row.index for row in rows])
         weights, value_weights = torch.zeros(len(batch.logp)), torch.zeros(len(batch.logp))
+        algorithm = self.algorithm
         weights[index], value_weights[index] = minibatch_weights(
-            batch.weight[index], batch.value_at[index]
+            batch.weight[index],
+            batch.value_at[index],
+            torch.cat([torch.full_like(row.index, row.episode) for row in rows]),
+            algorithm.normalise,
+            algorithm.constant,
         )
         share = weights[torch.cat([row.index for row in taught])].sum().item()
         needs = {
@@ -164,13 +181,14 @@ class Learner:
             scores = score(self.policy, micro, self.config.policy.temperature, want)
             index = torch.cat([row.index for row in micro])
             tokens = _action_tokens(batch, scores, index, weights, value_weights)
+            if self._ratio != "token":
+                tokens.segment = segments(micro, self._ratio).to(scores.logp.device)
             total, stats = self.algorithm.loss(tokens)
-            drift = scores.logp.detach() - tokens.old_logp
-            stats["ratio_mean"] = (tokens.weights * drift.exp()).sum().item()
             for name in MEANS & stats.keys():
                 stats[name] /= share
             if fresh and bool(torch.isfinite(total)):
-                stats["logp_error_max"] = drift.abs().max().item()
+                behaviour = batch.logp[index].to(scores.logp.device)
+                stats["logp_error_max"] = (scores.logp.detach() - behaviour).abs().max().item()
                 refuse_drift(stats["logp_error_max"], self.policy)
             return total, stats
 
@@ -221,9 +239,12 @@ def _action_tokens(
     batch: Batch, scores: Scores, index: Tensor, weights: Tensor, value_weights: Tensor
 ) -> ActionTokens:
     device = scores.logp.device
+    behaviour = batch.logp[index].to(device)
+    proximal = None if batch.proximal is None else batch.proximal[index].to(device)
     return ActionTokens(
         logp=scores.logp,
-        old_logp=batch.logp[index].to(device),
+        old_logp=behaviour if proximal is None else proximal,
+        behaviour_logp=None if proximal is None else behaviour,
         advantages=batch.advantages[index].to(device),
         weights=weights[index].to(device),
         entropy=scores.entropy,
@@ -231,6 +252,7 @@ def _action_tokens(
         values=scores.values,
         returns=None if batch.returns is None else batch.returns[index].to(device),
         value_weights=value_weights[index].to(device),
+        old_values=None if batch.values is None else batch.values[index].to(device),
     )
 
 

@@ -23,9 +23,10 @@ class TextWorldOptions:
     show_score: bool = False
 
 
-def make_env(options: dict[str, bool], reward: str) -> TextEnv:
+def make_env(options: dict[str, Any], reward: str) -> TextEnv:
     """Built in a worker from plain values (`envs.workers.EnvSpec`)."""
-    return RewardedEnv(TextWorldEnv(TextWorldOptions(**options)), reward)
+    mine = {name: value for name, value in options.items() if name != "shaping"}
+    return RewardedEnv(TextWorldEnv(TextWorldOptions(**mine)), reward, options.get("shaping", 0.0))
 
 
 class TextWorldEnv:

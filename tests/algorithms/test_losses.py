@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from algorithms import ActionTokens, AlgorithmError, make_algorithm, minibatch_weights
-from algorithms.losses import entropy, kl_k3, policy_loss, value_loss
+from algorithms.divergence import entropy, kl_k3
+from algorithms.losses import Surrogate, policy_loss, value_loss
 
 
 def config(name, **changes):
@@ -29,7 +30,7 @@ def config(name, **changes):
 def test_clipped_surrogate_by_hand(ratio, advantage, objective, slope):
     logp = torch.tensor([math.log(ratio)], requires_grad=True)
     loss, stats = policy_loss(
-        logp, torch.zeros(1), torch.tensor([advantage]), torch.ones(1), clip=0.2
+        logp, torch.zeros(1), torch.tensor([advantage]), torch.ones(1), Surrogate()
     )
     loss.backward()
     assert logp.grad is not None
@@ -42,7 +43,7 @@ def test_clipped_surrogate_by_hand(ratio, advantage, objective, slope):
 
 def test_a_broken_token_without_advantage_stays_finite():
     loss, stats = policy_loss(
-        torch.tensor([0.0]), torch.tensor([-1e4]), torch.zeros(1), torch.ones(1), clip=0.2
+        torch.tensor([0.0]), torch.tensor([-1e4]), torch.zeros(1), torch.ones(1), Surrogate()
     )
     assert loss.item() == 0.0
     assert stats["ratio_max"] == pytest.approx(math.exp(20), rel=1e-4)
@@ -189,7 +190,7 @@ def gradient(algorithm, rows, micro, extra_padding=0):
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "rloo", "sft"])
 def test_gradients_know_nothing_of_micro_batches_padding_or_row_order(name):
-    algorithm = make_algorithm(config(name))
+    algorithm = make_algorithm({"name": "sft"} if name == "sft" else config(name))
     rows = make_rows()
     whole, stats = gradient(algorithm, rows, micro=8)
     assert whole.abs().max() > 1e-3
@@ -232,7 +233,7 @@ def test_on_fresh_weights_the_gradient_is_reinforce():
     logp = torch.tensor([-0.5, -2.0, -1.0], requires_grad=True)
     advantages = torch.tensor([1.0, -2.0, 0.5])
     weights = torch.full((3,), 1 / 3)
-    policy_loss(logp, logp.detach(), advantages, weights, clip=0.2)[0].backward()
+    policy_loss(logp, logp.detach(), advantages, weights, Surrogate())[0].backward()
     torch.testing.assert_close(logp.grad, -advantages / 3)
 
 
@@ -243,7 +244,7 @@ def test_tokens_of_a_group_without_variance_only_share_the_mean():
         logp = torch.tensor([-0.5, -2.0, -1.0] + [-1.0] * extra, requires_grad=True)
         advantages = torch.tensor([1.0, -2.0, 0.5] + [0.0] * extra)
         weights = minibatch_weights(torch.ones(3 + extra), torch.zeros(3 + extra).bool())[0]
-        policy_loss(logp, logp.detach(), advantages, weights, clip=0.2)[0].backward()
+        policy_loss(logp, logp.detach(), advantages, weights, Surrogate())[0].backward()
         gradients.append(logp.grad)
     torch.testing.assert_close(gradients[1][:3], gradients[0] * 3 / 6)
     assert torch.equal(gradients[1][3:], torch.zeros(3))

@@ -4,9 +4,12 @@ import ast
 import doctest
 import importlib
 import pkgutil
+from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import algorithms
@@ -19,18 +22,30 @@ MODULES = [
     *(f"algorithms.{m.name}" for m in pkgutil.iter_modules(algorithms.__path__)),
 ]
 VALID = {
-    "ppo": ["turn", "token"],
-    "grpo": ["trajectory", "turn"],
-    "rloo": ["trajectory", "turn"],
+    "ppo": ("turn", "token"),
+    **dict.fromkeys(["grpo", "rloo", "dr_grpo", "gspo", "dapo", "cispo"], ("trajectory", "turn")),
+    **dict.fromkeys(["reinforce", "reinforce_pp"], ("trajectory", "turn", "token")),
+    "gigpo": ("turn",),
 }
 
 
+NAMES = ["cispo", "dapo", "dr_grpo", "gigpo", "grpo", "gspo", "none", "ppo"]
+NAMES += ["reinforce", "reinforce_pp", "rloo", "sft"]
+
+
+@cache
+def composed(name):
+    with initialize_config_dir(str(ROOT / "recipes"), version_base="1.3"):
+        return OmegaConf.to_container(compose("config", [f"algo={name}", "~tuned"]).algo)
+
+
 def recipe(name, **changes):
-    return OmegaConf.merge(OmegaConf.load(RECIPES / f"{name}.yaml"), changes)
+    """The `algo` group as run.py composes it, with changes that need not be keys of it."""
+    return {**composed(name), **changes}
 
 
 def test_an_algorithm_is_one_file_and_one_recipe():
-    assert algorithm_names() == ["grpo", "none", "ppo", "rloo", "sft"]
+    assert algorithm_names() == NAMES
     assert sorted(path.stem for path in RECIPES.glob("*.yaml")) == algorithm_names()
     for name in algorithm_names():
         assert make_algorithm(recipe(name)).name == name
@@ -79,16 +94,21 @@ def test_sft_and_none_ignore_a_granularity_but_not_a_typo(name):
         make_algorithm({"name": name, "advantage_granularity": "trun"})
 
 
-@pytest.mark.parametrize("name", ["dapo", "base", "losses", "", None, "../ppo"])
+@pytest.mark.parametrize("name", ["dpo", "base", "losses", "reading", "", None, "../ppo"])
 def test_other_names_are_refused(name):
-    with pytest.raises(AlgorithmError, match=r"algo\.name=.*grpo, none, ppo, rloo, sft"):
+    with pytest.raises(AlgorithmError, match=r"algo\.name=.*grpo, gspo, none, ppo"):
         make_algorithm({"name": name})
 
 
-@pytest.mark.parametrize("name", ["ppo", "grpo", "rloo", "sft", "none"])
-def test_other_truncation_modes_are_refused(name):
-    with pytest.raises(AlgorithmError, match=r"algo\.truncation=bootstrap .*choose terminal"):
-        make_algorithm(recipe(name, truncation="bootstrap"))
+@pytest.mark.parametrize("name", NAMES)
+def test_only_a_critic_can_value_what_would_have_come(name):
+    with pytest.raises(AlgorithmError, match=r"algo\.truncation=never .*choose terminal"):
+        make_algorithm(recipe(name, truncation="never"))
+    if name == "ppo":
+        assert make_algorithm(recipe(name, truncation="bootstrap")).bootstraps
+    else:
+        with pytest.raises(AlgorithmError, match=r"algo\.truncation=bootstrap needs a critic"):
+            make_algorithm(recipe(name, truncation="bootstrap"))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +132,23 @@ def test_other_truncation_modes_are_refused(name):
         ("grpo", "gamma", 0.9),
         ("rloo", "std_normalise", True),
         ("ppo", "std_normalise", True),
+        ("ppo", "surrogate", "cut"),
+        ("ppo", "ratio", "word"),
+        ("ppo", "discount", "day"),
+        ("ppo", "value_clip", 0.0),
+        ("rloo", "clip_high", 0.0),
+        ("rloo", "dual_clip", 1.0),
+        ("cispo", "dual_clip", 3.0),
+        ("grpo", "normalise", "row"),
+        ("dr_grpo", "constant", None),
+        ("grpo", "behaviour_cap", -1.0),
+        ("grpo", "kl_in", "advantage"),
+        ("grpo", "kl_estimator", "k4"),
+        ("grpo", "kl_estimator", "k1"),  # no gradient in the loss
+        ("reinforce_pp", "kl_estimator", "k3"),  # no divergence's gradient in the reward
+        ("gigpo", "step_weight", -1.0),
+        ("gigpo", "group_size", 1),
+        ("sft", "clip", 0.2),
     ],
 )
 def test_a_wrong_key_is_named_in_one_sentence(name, key, value):
@@ -137,7 +174,7 @@ def test_none_has_no_loss():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_worked_examples_hold(name):
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    assert doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch}).failed == 0
 
 
 def test_algorithms_import_torch_and_nothing_of_ours():
@@ -151,8 +188,8 @@ def test_algorithms_import_torch_and_nothing_of_ours():
 
 
 def test_every_pure_function_has_a_worked_example():
-    for module in ("credit", "losses"):
+    for module in ("credit", "losses", "divergence", "gigpo", "reinforce"):
         tree = ast.parse((ROOT / "algorithms" / f"{module}.py").read_text())
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 assert ">>>" in (ast.get_docstring(node) or ""), node.name

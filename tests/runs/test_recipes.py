@@ -16,21 +16,24 @@ from runs.config import check_keys, check_values, known_keys, leaves
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
 GROUPS = ("env", "reward", "algo", "policy", "engine")
-MOST_KEYS = 80
+# 80 for the main job; credit, losses and their switches (issue 3) raise it.
+MOST_KEYS = 90
+# Which choice a file is, and what it builds on.
+KINDS = ("name", "family", "defaults")
 READERS = ("run.py", "envs", "policies", "algorithms", "rollouts", "training", "runs")
 
 
 def files() -> list[Path]:
     """The files that define keys; scale/ and tuned/ only change them."""
     found = [RECIPES / "config.yaml"]
-    return found + [path for group in GROUPS for path in sorted((RECIPES / group).glob("*.yaml"))]
+    return found + [path for group in GROUPS for path in sorted((RECIPES / group).rglob("*.yaml"))]
 
 
 def choices(group: str) -> list[str]:
     return sorted(path.stem for path in (RECIPES / group).glob("*.yaml"))
 
 
-def test_there_are_at_most_eighty_keys():
+def test_there_are_not_too_many_keys():
     keys = known_keys(RECIPES)
     assert {"seed", "algo.lam", "env.first_seed.sft"} <= keys
     assert len(keys) <= MOST_KEYS
@@ -50,7 +53,7 @@ def test_every_key_is_commented_where_it_stands(path: Path):
         # `name` and `family` say which choice this is; the file's first line describes it.
         assert path.read_text().startswith("# ")
     bare = uncommented(path.read_text())
-    assert [line for line in bare if line.split(":")[0] not in ("name", "family")] == []
+    assert [line for line in bare if line.split(":")[0] not in KINDS] == []
 
 
 def test_the_comment_test_sees_a_bare_key():

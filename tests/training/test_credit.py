@@ -20,7 +20,7 @@ def toy():
 def test_flat_credit_is_each_episodes_own(toy):
     config, policy = toy
     groups = played(config, policy)
-    batch, advantages = assign(make_algorithm(config.algo), policy, groups, 2048)
+    batch, advantages = assign(make_algorithm(config.algo), policy, groups, config)
     flat = torch.cat([member for group in advantages for member in group])
     assert torch.equal(flat, batch.advantages)
     assert flat.abs().max() > 0
@@ -38,16 +38,16 @@ def test_rewards_that_were_not_paid_stop_the_run(toy):
     groups = played(config, policy)
     groups[0].episodes[1].turns[0].reward += 0.01
     with pytest.raises(InvariantError, match="member 1: turn rewards sum to"):
-        assign(make_algorithm(config.algo), policy, groups, 2048)
+        assign(make_algorithm(config.algo), policy, groups, config)
 
 
 def test_an_errored_member_is_left_out_and_changes_its_groups_baseline_only(toy):
     config, policy = toy
     groups = played(config, policy)
-    whole, _ = assign(make_algorithm(config.algo), policy, groups, 2048)
+    whole, _ = assign(make_algorithm(config.algo), policy, groups, config)
     kept = len(whole.episodes) - 1
     groups[0].episodes[2].ended = "error"
-    batch, advantages = assign(make_algorithm(config.algo), policy, groups, 2048)
+    batch, advantages = assign(make_algorithm(config.algo), policy, groups, config)
     assert len(batch.episodes) == kept
     assert [len(group) for group in advantages] == [7, 8]
     first = sum(len(member) for member in advantages[0])

@@ -23,7 +23,7 @@ def mean_returns(config):
             groups = player.play([toy_task(f"t{number}") for number in range(4)], iteration)
             paid = [episode.paid for group in groups for episode in group.alive]
             means.append(sum(paid) / len(paid))
-            batch, _ = assign(algorithm, policy, groups, config.optim.micro_tokens)
+            batch, _ = assign(algorithm, policy, groups, config)
             learner.update(batch, iteration)
     return means
 

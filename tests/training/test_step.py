@@ -20,7 +20,7 @@ ALGOS = ["ppo", "grpo", "rloo"]
 
 
 def batch_of(config, policy, groups):
-    return assign(make_algorithm(config.algo), policy, groups, config.optim.micro_tokens)[0]
+    return assign(make_algorithm(config.algo), policy, groups, config)[0]
 
 
 def gradients(config, policy, batch):

@@ -28,6 +28,14 @@ ALGOS = {
     "ppo": COMMON | {"gamma": 1.0, "lam": 0.95, "value_coef": 0.5},
     "grpo": COMMON | {"std_normalise": True},
     "rloo": COMMON,
+    "dr_grpo": COMMON | {"std_normalise": False, "normalise": "constant", "constant": 12},
+    "dapo": COMMON | {"std_normalise": True, "clip_high": 0.28},
+    "gspo": COMMON | {"std_normalise": True, "normalise": "sequence", "ratio": "sequence"},
+    "cispo": COMMON | {"std_normalise": True, "surrogate": "cispo", "clip": 1.0},
+    "reinforce": COMMON | {"gamma": 0.9, "discount": "turn"},
+    "reinforce_pp": COMMON
+    | {"gamma": 1.0, "kl_coef": 0.01, "kl_in": "reward", "kl_estimator": "k1", "whiten": True},
+    "gigpo": COMMON | {"std_normalise": True, "gamma": 0.95, "step_weight": 1.0},
 }
 
 
