@@ -91,23 +91,12 @@ def policy_loss(
     segment: Tensor | None = None,
     behaviour_logp: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Surrogate loss, token by token: all tensors [A] -> scalar.
+    """−Σ w c objective(ρ, A) with ρ = exp(logp − old_logp), token by token: all [A] -> scalar.
 
-    "clipped": −Σ w min(ρ A, clamp(ρ, 1−low, 1+high) A) with ρ = exp(logp − old_logp)
-    (Schulman et al. 2017, arXiv 1707.06347, eq. 7; low ≠ high is DAPO's clip-higher, arXiv
-    2503.14476, eq. 10). `dual` > 1 holds what is minimised at −dual · A where A < 0 (Ye et al.
-    2020, arXiv 1912.09729, eq. 5). "cispo": −Σ w sg(clamp(ρ, 1−low, 1+high)) A logp: the weight
-    is clipped and no token loses its gradient (MiniMax-M1, arXiv 2506.13585, eq. 4 and 5).
-
-    With `rule.ratio` of "turn" or "sequence", `segment`[A] int64 says which tokens share a ratio,
-    the geometric mean of theirs (GSPO, arXiv 2507.18071, eq. 7). Each token keeps its own
-    advantage and gradient (the paper's GSPO-token, eq. 14), which for equal advantages is GSPO
-    exactly; all tokens of a segment must be in the call.
-
-    `old_logp` is the trainer's own number for the policy that sampled. Where the generator's
-    differed, `behaviour_logp` has those and each token counts min(exp(old − behaviour), cap)
-    times (truncated importance sampling: Ionides 2008; Yao et al. 2025, "Your efficient RL
-    framework secretly brings you off-policy RL training").
+    The objective is that of `surrogate`. With `rule.ratio` of "turn" or "sequence", `segment`[A]
+    int64 says which tokens share a ratio (`shared_log_ratio`); all tokens of a segment must be in
+    the call. `old_logp` is the trainer's own number for the policy that sampled. Where the
+    generator's differed, `behaviour_logp` has those, and c are `behaviour_weights`; else c is 1.
 
     The log-ratio is held within ±20 so that one broken token gives a large number, not an
     infinity times 0. The second result has `clip_fraction`, the weighted share of tokens whose
@@ -126,37 +115,53 @@ def policy_loss(
     if rule.ratio != "token":
         log_ratio = shared_log_ratio(log_ratio, segment)
     ratio = log_ratio.exp()
-    held = ratio.clamp(1.0 - rule.low, 1.0 + rule.high)
-    scale = weights
+    objective, clipped = surrogate(ratio, logp, advantages, rule)
     if rule.behaviour_cap is not None:
-        scale = weights * behaviour_weights(old_logp, behaviour_logp, rule.behaviour_cap)
-    unclipped, clipped = ratio * advantages, held * advantages
-    if rule.form == "cispo":
-        loss = -(scale * held.detach() * advantages * logp).sum()
-        cut = held != ratio
-    else:
-        objective = torch.minimum(unclipped, clipped)
-        cut = clipped < unclipped
-        if rule.dual is not None:
-            floor = rule.dual * advantages
-            bounded = (advantages < 0) & (objective < floor)
-            objective, cut = torch.where(bounded, floor, objective), cut | bounded
-        loss = -(scale * objective).sum()
+        objective = objective * behaviour_weights(old_logp, behaviour_logp, rule.behaviour_cap)
     with torch.no_grad():
         stats = {
-            "clip_fraction": (weights * cut).sum().item(),
+            "clip_fraction": (weights * clipped).sum().item(),
             "approx_kl": (weights * kl_k3(old_logp, logp)).sum().item(),
             "ratio_mean": (weights * ratio).sum().item(),
             "ratio_square": (weights * ratio.square()).sum().item(),
             "ratio_max": ratio.max().item(),
         }
-    return loss, stats
+    return -(weights * objective).sum(), stats
+
+
+def surrogate(
+    ratio: Tensor, logp: Tensor, advantages: Tensor, rule: Surrogate
+) -> tuple[Tensor, Tensor]:
+    """What is maximised for each token, and whether it was clipped: all [A] -> [A], bool [A].
+
+    "clipped": min(ρ A, clamp(ρ, 1−low, 1+high) A) (Schulman et al. 2017, arXiv 1707.06347, eq. 7;
+    low ≠ high is DAPO's clip-higher, arXiv 2503.14476, eq. 10). `dual` > 1 holds it at dual · A
+    or above where A < 0 (Ye et al. 2020, arXiv 1912.09729, eq. 5). "cispo":
+    sg(clamp(ρ, 1−low, 1+high)) A logp: the weight is clipped and no token loses its gradient
+    (MiniMax-M1, arXiv 2506.13585, eq. 4 and 5).
+
+    >>> ratio, minus = torch.tensor([0.5, 9.0]), torch.tensor([-1.0, -1.0])
+    >>> surrogate(ratio, ratio.log(), minus, Surrogate(dual=3.0))
+    (tensor([-0.8000, -3.0000]), tensor([True, True]))
+    """
+    held = ratio.clamp(1.0 - rule.low, 1.0 + rule.high)
+    if rule.form == "cispo":
+        return held.detach() * advantages * logp, held != ratio
+    plain, kept = ratio * advantages, held * advantages
+    objective, clipped = torch.minimum(plain, kept), kept < plain
+    if rule.dual is not None:
+        floor = rule.dual * advantages
+        bounded = (advantages < 0) & (objective < floor)
+        objective, clipped = torch.where(bounded, floor, objective), clipped | bounded
+    return objective, clipped
 
 
 def shared_log_ratio(log_ratio: Tensor, segment: Tensor | None) -> Tensor:
     """Mean of the log-ratios of each segment, with every token's own gradient: [A] -> [A].
 
-    sg(mean) + log ρ_t − sg(log ρ_t) (GSPO-token, arXiv 2507.18071, eq. 14).
+    sg(mean) + log ρ_t − sg(log ρ_t), a geometric mean of ratios (GSPO, arXiv 2507.18071, eq. 7)
+    whose tokens keep their own advantage and gradient (the paper's GSPO-token, eq. 14); for equal
+    advantages it is GSPO exactly.
 
     >>> shared_log_ratio(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 7]))
     tensor([2., 2., 5.])
@@ -172,6 +177,10 @@ def shared_log_ratio(log_ratio: Tensor, segment: Tensor | None) -> Tensor:
 
 def behaviour_weights(old_logp: Tensor, behaviour_logp: Tensor | None, cap: float) -> Tensor:
     """min(π_trainer / π_generator, cap) of each token, without gradient: [A], [A] -> [A].
+
+    Truncated importance sampling (Ionides 2008; for generators whose numbers differ from the
+    trainer's: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
+    training").
 
     >>> behaviour_weights(torch.tensor([0.4, 0.9]).log(), torch.tensor([0.8, 0.3]).log(), 2.0)
     tensor([0.5000, 2.0000])
