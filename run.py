@@ -139,7 +139,7 @@ def check_parts(config: dict[str, Any]) -> None:
     from envs.suites import make_suites
 
     try:
-        make_algorithm(config["algo"])
+        make_algorithm(config["algo"], [name for name, on in config["compat"].items() if on])
     except AlgorithmError as error:
         raise ConfigError(f"{error}.") from error
     # Builds nothing yet: game names, files, overlap and the reward are checked.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from algorithms.base import ActionTokens, Algorithm, Credit, EpisodeCredit
@@ -41,8 +41,10 @@ def algorithm_names() -> list[str]:
     return sorted(name for name in modules if name not in SHARED_MODULES)
 
 
-def make_algorithm(config: Mapping[str, Any]) -> Algorithm:
+def make_algorithm(config: Mapping[str, Any], faults: Collection[str] = ()) -> Algorithm:
     """The algorithm that the `algo` group of a config describes.
+
+    `faults` are the switches of `compat` that are on; "group_of_one" and "cut_returns" are read.
 
     Raises AlgorithmError, with the key in its one sentence, for an unknown name, a granularity
     or truncation that the algorithm does not take, a group too small for it, a number out of
@@ -56,4 +58,4 @@ def make_algorithm(config: Mapping[str, Any]) -> Algorithm:
         raise AlgorithmError(
             f"algo.name={name} is not an algorithm; choose one of {', '.join(algorithm_names())}"
         )
-    return importlib.import_module(f"algorithms.{name}").ALGORITHM(config)
+    return importlib.import_module(f"algorithms.{name}").ALGORITHM(config, faults)

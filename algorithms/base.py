@@ -8,7 +8,7 @@ in order, so nothing off action can reach a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -136,7 +136,8 @@ class Algorithm:
     normalise: str = "token"
     constant: float = 1.0
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        self.faults = frozenset(faults)
         for key in config:
             if key not in self.keys and config[key] is not None:
                 raise AlgorithmError(f"algo.{key} has no meaning with algo={self.name}; remove it")
@@ -161,7 +162,7 @@ class Algorithm:
 
     @property
     def min_group(self) -> int:
-        return 2 if self.needs_group else 1
+        return 2 if self.needs_group and "group_of_one" not in self.faults else 1
 
     def credit(self, groups: Sequence[Sequence[EpisodeCredit]]) -> list[list[Credit]]:
         raise AlgorithmError(f"algo={self.name} plays no episodes, so it has no credit to give")

@@ -202,15 +202,19 @@ def centre(numbers: Tensor) -> Tensor:
 
 
 def group_advantages(
-    rewards: Sequence[Tensor], estimator: Callable[[Tensor], Tensor], granularity: str
+    rewards: Sequence[Tensor],
+    estimator: Callable[[Tensor], Tensor],
+    granularity: str,
+    gamma: float = 1.0,
 ) -> list[Tensor]:
     """Advantage of each turn of each member against its group: n times [K_i] -> n times [K_i].
 
     `estimator` maps the returns [n] of comparable episodes to their advantages [n].
     "trajectory" compares undiscounted episode returns and gives every turn its episode's
-    advantage. "turn" compares the returns-to-go of the members that reached turn k; where one
-    member alone did, there is nothing to compare with and its trajectory advantage stands
-    (design, rule 7). Statistics run over episodes, never over tokens or rows.
+    advantage. "turn" compares the returns-to-go, discounted by `gamma`, of the members that
+    reached turn k; where one member alone did, there is nothing to compare with and its
+    trajectory advantage stands (design, rule 7). Statistics run over episodes, never over tokens
+    or rows.
 
     Raises AlgorithmError for a group of fewer than two, or another granularity.
 
@@ -229,8 +233,8 @@ def group_advantages(
             f"algo.advantage_granularity={granularity} has no group baseline; "
             "choose trajectory or turn"
         )
-    to_go = [returns_to_go(member.double()) for member in rewards]
-    totals = torch.stack([member[0] if len(member) else member.new_zeros(()) for member in to_go])
+    to_go = [returns_to_go(member.double(), gamma) for member in rewards]
+    totals = torch.stack([member.double().sum() for member in rewards])
     trajectory = estimator(totals)
     advantages = [
         whole.expand(len(member)).clone() for whole, member in zip(trajectory, to_go, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -63,8 +63,8 @@ class GiGPO(PolicyGradient):
     needs_group: ClassVar[bool] = True
     needs_states: ClassVar[bool] = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        super().__init__(config, faults)
         self.std_normalise = read_bool(config, "std_normalise")
         self.gamma = read_float(config, "gamma", least=0.0, most=1.0)
         self.discount = read_choice(config, "discount", TIMES, "action")
@@ -74,7 +74,7 @@ class GiGPO(PolicyGradient):
         """Raises AlgorithmError for a group of one or an episode without states."""
         states = [episode.states for episode in group]
         rewards = [self.rewards(episode) for episode in group]
-        totals = torch.stack([member.sum() for member in rewards])
+        totals = torch.stack([self.rewards(episode, time=1.0).sum() for episode in group])
         whole = grpo_advantages(totals, self.std_normalise)
         to_go = [
             returns_to_go(member, self.time(episode))
@@ -86,9 +86,7 @@ class GiGPO(PolicyGradient):
         by_state = anchor_advantages(to_go, known, self.std_normalise)
         return [
             without_critic(
-                spread(of_episode + self.step_weight * of_turns, episode.tokens_per_turn).to(
-                    episode.rewards.dtype
-                )
+                spread(of_episode + self.step_weight * of_turns, episode.tokens_per_turn)
             )
             for of_episode, of_turns, episode in zip(whole, by_state, group, strict=True)
         ]

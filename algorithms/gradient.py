@@ -5,7 +5,7 @@ A subclass says how a group of episodes is credited; the surrogate, entropy and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from algorithms.credit import (
     AlgorithmError,
     discounts,
     shaping,
+    spread,
     token_rewards,
     unit_weights,
     whiten,
@@ -43,8 +44,8 @@ class PolicyGradient(Algorithm):
     gamma: float = 1.0
     discount: str = "action"
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        super().__init__(config, faults)
         self.group_size = read_int(config, "group_size", least=1)
         if self.group_size < self.min_group:
             raise AlgorithmError(
@@ -72,28 +73,36 @@ class PolicyGradient(Algorithm):
         self.needs_entropy = self.entropy_coef > 0
 
     def credit_group(self, group: Sequence[EpisodeCredit]) -> list[Credit]:
-        """Credit of the episodes of one group, before whitening."""
+        """Credit of the episodes of one group, before whitening, in float64."""
         raise NotImplementedError
 
     def time(self, episode: EpisodeCredit) -> Tensor:
         """Discount between each action of the estimator and the next, [K] or [A]."""
         unit = "token" if self.granularity == "token" else "turn"
-        return discounts(self.gamma, episode.tokens_per_turn, unit, self.discount)
+        factors = discounts(self.gamma, episode.tokens_per_turn, unit, self.discount)
+        if "cut_returns" in self.faults:
+            ends = torch.tensor(episode.tokens_per_turn).cumsum(0) - 1
+            factors[ends if unit == "token" else slice(None)] = 0.0
+        return factors
 
-    def rewards(self, episode: EpisodeCredit) -> Tensor:
+    def rewards(self, episode: EpisodeCredit, time: float | Tensor | None = None) -> Tensor:
         """What an estimator adds up, float64: the environment's rewards, shaping and KL taken in.
 
-        [K], or [A] at token level with a turn's reward on its last token.
+        [K], or [A] at token level with a turn's reward on its last token and the potential of a
+        state kept until then. `time` is the discount that the estimator adds up with, without
+        which shaping would not telescope; that of `algo.gamma` if not given.
         """
         counts, rewards = episode.tokens_per_turn, episode.rewards.double()
         by_token = self.granularity == "token"
-        if episode.potentials is not None:
-            tokens_pass = self.discount == "token" or (by_token and self.discount == "action")
-            between = discounts(self.gamma, counts, "turn", "token" if tokens_pass else "turn")
-            cut_short = episode.final_value is not None
-            rewards = rewards + shaping(episode.potentials.double(), between, cut_short)
         if by_token:
             rewards = token_rewards(rewards, counts)
+        if episode.potentials is not None:
+            potentials = episode.potentials.double()
+            if by_token:
+                potentials = torch.cat([spread(potentials[:-1], counts), potentials[-1:]])
+            unit = "token" if by_token else "turn"
+            between = discounts(self.gamma, counts, unit, self.discount) if time is None else time
+            rewards = rewards + shaping(potentials, between, episode.final_value is not None)
         if not self.kl_in_reward:
             return rewards
         if episode.kl is None:
@@ -106,15 +115,22 @@ class PolicyGradient(Algorithm):
     def credit(self, groups: Sequence[Sequence[EpisodeCredit]]) -> list[list[Credit]]:
         """Credit of every episode, in the order given; whitened over all of them if asked.
 
-        Raises AlgorithmError for a group too small to be compared within (rule 3: a caller leaves
-        such groups out and says so).
+        Numbers have the dtype of the rewards, and are rounded to it last. Raises AlgorithmError
+        for a group too small to be compared within (rule 3: a caller leaves such groups out and
+        says so).
         """
         credits = [self.credit_group(group) for group in groups]
-        if not self.whiten:
-            return credits
+        if self.whiten and any(credits):
+            credits = self._whitened(groups, credits)
+        return [
+            [rounded(c, episode.rewards.dtype) for c, episode in zip(given, group, strict=True)]
+            for given, group in zip(credits, groups, strict=True)
+        ]
+
+    def _whitened(
+        self, groups: Sequence[Sequence[EpisodeCredit]], credits: list[list[Credit]]
+    ) -> list[list[Credit]]:
         flat = [credit for group in credits for credit in group]
-        if not flat:
-            return credits
         units = [
             unit_weights(episode.tokens_per_turn, self.granularity)
             for group in groups
@@ -159,6 +175,12 @@ class PolicyGradient(Algorithm):
         elif self.needs_reference:
             raise AlgorithmError("algo.kl_coef > 0 needs the reference's log-probabilities")
         return total, stats
+
+
+def rounded(credit: Credit, dtype: torch.dtype) -> Credit:
+    """The same credit with numbers of another dtype."""
+    returns = None if credit.returns is None else credit.returns.to(dtype)
+    return Credit(credit.advantages.to(dtype), returns, credit.value_at, credit.weight.to(dtype))
 
 
 def read_surrogate(config: Mapping[str, Any]) -> Surrogate:

@@ -31,8 +31,12 @@ class GroupBaseline(PolicyGradient):
 
     def credit_group(self, group: Sequence[EpisodeCredit]) -> list[Credit]:
         rewards = [self.rewards(episode) for episode in group]
-        per_turn = group_advantages(rewards, self.compare, self.granularity)
+        if len(group) == 1 and "group_of_one" in self.faults:
+            per_turn = [rewards[0].sum().expand(len(rewards[0]))]
+        else:
+            reach = 0.0 if "cut_returns" in self.faults else 1.0
+            per_turn = group_advantages(rewards, self.compare, self.granularity, reach)
         return [
-            without_critic(spread(advantage, episode.tokens_per_turn).to(episode.rewards.dtype))
+            without_critic(spread(advantage, episode.tokens_per_turn))
             for episode, advantage in zip(group, per_turn, strict=True)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -42,8 +42,8 @@ class GRPO(GroupBaseline):
     name: ClassVar[str] = "grpo"
     keys: ClassVar[frozenset[str]] = PolicyGradient.keys | {"std_normalise"}
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        super().__init__(config, faults)
         self.std_normalise = read_bool(config, "std_normalise")
 
     def compare(self, returns: Tensor) -> Tensor:

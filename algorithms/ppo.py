@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -28,8 +28,8 @@ class PPO(PolicyGradient):
     }
     needs_critic: ClassVar[bool] = True
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        super().__init__(config, faults)
         self.gamma = read_float(config, "gamma", least=0.0, most=1.0)
         self.discount = read_choice(config, "discount", TIMES, "action")
         self.lam = read_float(config, "lam", least=0.0, most=1.0)
@@ -52,9 +52,7 @@ class PPO(PolicyGradient):
                 self.lam,
                 episode.final_value or 0.0,
             )
-            dtype = episode.rewards.dtype
-            weight = torch.ones_like(advantages, dtype=dtype)
-            credits.append(Credit(advantages.to(dtype), returns.to(dtype), value_at, weight))
+            credits.append(Credit(advantages, returns, value_at, torch.ones_like(advantages)))
         return credits
 
     def loss(self, batch: ActionTokens) -> tuple[Tensor, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -55,8 +55,8 @@ class Reinforce(PolicyGradient):
     granularities: ClassVar[tuple[str, ...]] = ("trajectory", "turn", "token")
     keys: ClassVar[frozenset[str]] = PolicyGradient.keys | {"gamma", "discount"}
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, config: Mapping[str, Any], faults: Collection[str] = ()) -> None:
+        super().__init__(config, faults)
         self.gamma = read_float(config, "gamma", least=0.0, most=1.0)
         self.discount = read_choice(config, "discount", TIMES, "action")
 
@@ -66,7 +66,7 @@ class Reinforce(PolicyGradient):
             advantages = reinforce_advantages(
                 self.rewards(episode), episode.tokens_per_turn, self.time(episode), self.granularity
             )
-            credits.append(without_critic(advantages.to(episode.rewards.dtype)))
+            credits.append(without_critic(advantages))
         return credits
 
 

@@ -6,6 +6,7 @@ telescope: a win totals exactly 1, and what never wins stays below 1 (design, ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from envs.base import Step, Task, TextEnv
@@ -37,9 +38,15 @@ class Sparse:
 
 
 class _Telescoping:
-    """Pays the change of `total(step)`; the total of a win is 1."""
+    """Pays the change of `total(step)`; the total of a win is 1.
+
+    With `wins_only` (compat.wins_only) whatever is not won stays on the scale of the game, `most`
+    points: failing then pays more than winning.
+    """
 
     paid: float
+    most: float
+    wins_only: bool = False
 
     def start(self, step: Step) -> None:
         self.paid = 0.0
@@ -48,7 +55,8 @@ class _Telescoping:
         raise NotImplementedError
 
     def pay(self, step: Step) -> float:
-        due = (1.0 if step.won else self.total(step)) - self.paid
+        scale = self.most if self.wins_only else 1.0
+        due = (1.0 if step.won else self.total(step) * scale) - self.paid
         self.paid += due
         return due
 
@@ -66,9 +74,10 @@ class ScoreShare(_Telescoping):
                 "This game pays no score, so reward=dense and reward=balanced are undefined: "
                 "set reward=sparse."
             )
+        self.most = step.events["max_score"]
 
     def total(self, step: Step) -> float:
-        return step.events["score"] / step.events["max_score"]
+        return step.events["score"] / self.most
 
 
 class PolicyPotential(_Telescoping):
@@ -79,8 +88,6 @@ class PolicyPotential(_Telescoping):
     at the start. Lost, or winning impossible: the total returns to 0.
     """
 
-    initial: int
-
     def start(self, step: Step) -> None:
         super().start(step)
         length = step.events["policy_length"]
@@ -89,13 +96,13 @@ class PolicyPotential(_Telescoping):
                 "TextWorld tracks no winning policy in this game, so reward=dense is undefined: "
                 "set reward=sparse."
             )
-        self.initial = length
+        self.most = length
 
     def total(self, step: Step) -> float:
         length = step.events["policy_length"]
         if step.lost or length is None:
             return 0.0
-        return 1.0 - length / self.initial
+        return 1.0 - length / self.most
 
 
 def game_kind(task_type: str) -> str:
@@ -114,7 +121,7 @@ def valid_rewards(family: str, kind: str) -> tuple[str, ...]:
     return _VALID[family, kind]
 
 
-def make_reward(name: str, family: str, kind: str) -> Reward:
+def make_reward(name: str, family: str, kind: str, wins_only: bool = False) -> Reward:
     """The reward of one episode; `ConfigError` names the valid ones for another pair."""
     valid = valid_rewards(family, kind)
     if name not in valid:
@@ -124,7 +131,9 @@ def make_reward(name: str, family: str, kind: str) -> Reward:
         )
     if name == "sparse":
         return Sparse()
-    return PolicyPotential() if kind == "custom" else ScoreShare()
+    reward = PolicyPotential() if kind == "custom" else ScoreShare()
+    reward.wins_only = wins_only
+    return reward
 
 
 class Potential:
@@ -147,21 +156,27 @@ class Potential:
 class RewardedEnv:
     """A TextEnv whose steps carry rewards; it lives inside the worker process.
 
-    With `shaping` above 0 they carry that many times their potential, too.
+    With `shaping` above 0 they carry that many times their potential, too. `compat` names the
+    known faults (recipes/config.yaml) that are to be reproduced.
     """
 
-    def __init__(self, env: TextEnv, reward: str, shaping: float = 0.0) -> None:
+    def __init__(
+        self, env: TextEnv, reward: str, shaping: float = 0.0, compat: Sequence[str] = ()
+    ) -> None:
         self.deterministic = env.deterministic
         self._env = env
         self._name = reward
         self._shaping = shaping
+        self._compat = compat
         self._reward: Reward | None = None
         self._potential: Potential | None = None
 
     def reset(self, task: Task) -> Step:
         step = self._env.reset(task)
         kind = game_kind(task.type)
-        self._reward = make_reward(self._name, task.family, kind)
+        self._reward = make_reward(
+            self._name, task.family, kind, wins_only="wins_only" in self._compat
+        )
         self._reward.start(step)
         self._potential = Potential(task.family, kind, step) if self._shaping else None
         return self._weighed(step)
@@ -170,6 +185,8 @@ class RewardedEnv:
         if self._reward is None:
             raise EnvError("reset(task) comes before step(action).")
         step = self._env.step(action)
+        if "done_is_won" in self._compat and step.terminated:
+            step.won, step.lost = True, False
         step.reward = self._reward.pay(step)
         return self._weighed(step)
 

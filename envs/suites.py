@@ -153,22 +153,21 @@ def make_env_spec(config: Any) -> EnvSpec:
     """How the workers of this run build their environments (see `envs.workers.EnvPool`)."""
     admissible = bool(config.env.show_admissible or config.env.constrain)
     family = str(config.env.family)
-    show_score, shaping = bool(config.env.show_score), float(config.reward.shaping)
-    return env_spec(str(config.reward.name), admissible, show_score, family, shaping)
+    spec = env_spec(str(config.reward.name), admissible, bool(config.env.show_score), family)
+    shaping = float(config.reward.shaping)
+    compat = [str(name) for name, on in config.compat.items() if on]
+    spec.options.update(shaping=shaping, compat=compat)
+    spec.options["policy_length"] |= shaping > 0
+    return spec
 
 
 def env_spec(
-    reward: str,
-    admissible: bool = False,
-    show_score: bool = False,
-    family: str = "textworld",
-    shaping: float = 0.0,
+    reward: str, admissible: bool = False, show_score: bool = False, family: str = "textworld"
 ) -> EnvSpec:
     """The same from its parts, for a game outside of any run."""
     options = {
         "admissible": admissible,
-        "policy_length": reward == "dense" or shaping > 0,
+        "policy_length": reward == "dense",
         "show_score": show_score,
-        "shaping": shaping,
     }
     return EnvSpec(f"envs.{family}.env:make_env", options, reward)

@@ -66,12 +66,21 @@ NUMBERS: dict[str, Number] = {
     "policy.context": SIZE,
     "engine.max_batch": SIZE,
 }
+# Known faults of the paper's released code, and the check that reproducing each switches off.
+FAULTS = {
+    "wins_only": "failing may pay more than winning (rule 10)",
+    "done_is_won": "a lost game counts as won (rule 10)",
+    "group_of_one": "a group has no second member (rule 3)",
+    "cut_returns": "no credit crosses observations (rule 5)",
+    "prompt_attention": "recomputed log-probabilities are not the behaviour ones (rule 4)",
+}
 SWITCHES = (
     "run.accept_stale",
     "eval.greedy",
     "env.show_admissible",
     "env.constrain",
     "env.show_score",
+    *(f"compat.{fault}" for fault in FAULTS),
 )
 CHOICES = {"policy.critic": ("shared", "separate")}
 EVALUATED = ("test", "validation")
@@ -310,6 +319,22 @@ def _evaluation(config: Config) -> Iterator[str]:
         yield f"eval.suites={suites} names a suite twice."
 
 
+def _compat(config: Config) -> Iterator[str]:
+    """A switch that could change nothing would pass for a measurement of its fault."""
+    algo, compat = config["algo"], config["compat"]
+    if compat["wins_only"] and config["reward"]["name"] == "sparse":
+        yield "compat.wins_only=true changes nothing with reward=sparse; set reward=dense."
+    if compat["group_of_one"] and algo.get("group_size") != 1:
+        yield "compat.group_of_one=true changes nothing unless algo.group_size=1; set that."
+    if compat["cut_returns"] and algo.get("advantage_granularity") not in ("turn", "token"):
+        yield (
+            "compat.cut_returns=true changes nothing unless algo.advantage_granularity is turn or "
+            "token; set that."
+        )
+    if compat["prompt_attention"] and algo["name"] in ("none", "sft"):
+        yield f"compat.prompt_attention=true changes nothing with algo={algo['name']}; set another."
+
+
 CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _numbers,
     _switches,
@@ -320,4 +345,5 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _demonstrations,
     _training,
     _evaluation,
+    _compat,
 )

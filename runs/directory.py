@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from runs.config import FAULTS
 from runs.errors import RunError
 from runs.progress import Display
 from runs.records import (
@@ -246,6 +247,11 @@ class Run:
     def progress(self, what: str, done: int, total: int, note: str = "") -> None:
         """Show that `done` of `total` units of `what` ("games", "playing" …) are finished."""
         self.display.report(what, done, total, note)
+
+    def announce(self, faults: Sequence[str]) -> None:
+        """Say which known faults are reproduced, and what is not asserted because of each."""
+        for fault in faults:
+            self.display.say(f"  compat.{fault} is on, this is no result: {FAULTS[fault]}")
 
     def note_suite(self, name: str, tasks: Sequence[Any]) -> None:
         """Keep the hash of a suite's games, in their order, in `run.json`.

@@ -107,6 +107,7 @@ class Store:
         self, found: Found, directory: Path, overrides: Sequence[str], sweeps: Sequence[str]
     ) -> None:
         before = read_record(found.directory) if found.state == "unfinished" else {}
+        compat = yaml.safe_load((directory / "config.yaml").read_text()).get("compat") or {}
         record = {
             "id": found.id,
             "fingerprint": found.fingerprint,
@@ -119,7 +120,7 @@ class Store:
             "suites": before.get("suites", {}),
             "overrides": list(overrides),
             "sweeps": sorted({*before.get("sweeps", []), *sweeps}),
-            "compat": [],
+            "compat": sorted(name for name, on in compat.items() if on),
             "attempts": before.get("attempts", 0) + 1,
         }
         _write_record(directory, record)

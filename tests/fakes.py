@@ -65,6 +65,7 @@ def toy_config(**changes: Any) -> Any:
                 "show_admissible": False,
             },
             "algo": {"group_size": 2},
+            "compat": {},
             "policy": {
                 "name": "toy",
                 "path": None,

@@ -116,13 +116,19 @@ def score(
     rows: Sequence[PlacedRow],
     temperature: float,
     want: frozenset[str] = frozenset(),
+    blind: bool = False,
 ) -> Scores:
     """One forward pass over a micro-batch of B rows, T tokens wide after right padding.
+
+    `blind` (compat.prompt_attention) hides all but the last B tokens of every prompt.
 
     The head sees the A states before action tokens only, never [B, T, V]. `want` may name
     "values", "reference" and "entropy" (then with gradient; else it is measured only).
     """
     ids, positions, mask = _pad(policy, _cut(rows))
+    if blind:
+        for place, placed in enumerate(rows):
+            mask[place, : max(0, int(placed.row.action.nonzero()[0]) - len(rows))] = False
     at = _states_before_actions(rows, ids.shape[1], ids.device)
     targets = torch.cat([placed.row.ids[placed.row.action] for placed in rows]).to(ids.device)
     allowed = _allowed(rows)

@@ -24,7 +24,9 @@ def train(config: Any, run: Run) -> None:
     before anything has been learned and exactly as the last one is.
     """
     torch.set_num_threads(config.threads)
-    algorithm = make_algorithm(config.algo)  # credit(episodes) -> advantages, loss(tokens)
+    faults = [name for name, on in config.compat.items() if on]  # none, unless asked for
+    run.announce(faults)
+    algorithm = make_algorithm(config.algo, faults)  # credit(episodes) -> advantages, loss(tokens)
     suites = make_suites(config, run.progress)  # ordered tasks; overlap is refused
     reference = algorithm.needs_reference or algorithm.kl_in_reward
     policy = load_policy(config.policy, algorithm.needs_critic, reference, config.seed)

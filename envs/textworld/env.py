@@ -25,8 +25,9 @@ class TextWorldOptions:
 
 def make_env(options: dict[str, Any], reward: str) -> TextEnv:
     """Built in a worker from plain values (`envs.workers.EnvSpec`)."""
-    mine = {name: value for name, value in options.items() if name != "shaping"}
-    return RewardedEnv(TextWorldEnv(TextWorldOptions(**mine)), reward, options.get("shaping", 0.0))
+    paid = {name: options[name] for name in ("shaping", "compat") if name in options}
+    mine = {name: value for name, value in options.items() if name not in paid}
+    return RewardedEnv(TextWorldEnv(TextWorldOptions(**mine)), reward, **paid)
 
 
 class TextWorldEnv:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.base import Step
-from envs.rewards import game_kind, make_reward, valid_rewards
+from envs.base import Step, Task
+from envs.rewards import RewardedEnv, game_kind, make_reward, valid_rewards
 from runs.errors import ConfigError, EnvError
 
 
@@ -92,3 +92,54 @@ def test_rewards_that_the_game_cannot_define_are_refused():
 )
 def test_kind_of_a_type(name, kind):
     assert game_kind(name) == kind
+
+
+class Scripted:
+    """A TextEnv that hands out its steps one after the other."""
+
+    deterministic = True
+
+    def __init__(self, steps: list[Step]) -> None:
+        self.steps = list(steps)
+
+    def reset(self, task: Task) -> Step:
+        return self.steps.pop(0)
+
+    def step(self, action: str) -> Step:
+        return self.steps.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def walk(steps: list[Step], **options) -> list[Step]:
+    env = RewardedEnv(Scripted(steps), options.pop("reward", "sparse"), **options)
+    task = Task("textworld", "g", 0, "", "", options.pop("kind", "custom"), 4, 1.0, 1)
+    return [env.reset(task), *(env.step("") for _ in steps[1:])]
+
+
+def test_potentials_are_facts_of_the_state_and_no_reward():
+    steps = [facts(4), facts(3), facts(None), facts(5), facts(0, won=True)]
+    walked = walk(steps, shaping=2.0)
+    assert [step.potential for step in walked] == pytest.approx([-2.0, -1.5, -2.0, -2.5, 0.0])
+    assert [step.reward for step in walked] == [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert walk([facts(4), facts(3)])[1].potential is None
+
+
+@pytest.mark.parametrize("kind", ["custom", "tw-simple"])
+def test_wins_only_lets_failing_pay_more_than_winning(kind):
+    """What the paper's released code does (faults.md, the shaped total without success)."""
+    failing = [facts(4), facts(2, score=3), facts(1, score=4)]
+    winning = [*failing, facts(0, score=5, won=True)]
+    fault = {"reward": "dense", "compat": ("wins_only",)}
+    totals = [sum(step.reward for step in walk(steps, **fault)) for steps in (failing, winning)]
+    assert totals[0] > totals[1] == pytest.approx(1.0)
+    right = [sum(step.reward for step in walk(s, reward="dense")) for s in (failing, winning)]
+    assert right[0] < right[1] == pytest.approx(1.0)
+
+
+def test_done_is_won_takes_a_lost_game_for_a_win():
+    lost = [facts(4), facts(None, lost=True)]
+    step = walk(lost, compat=("done_is_won",))[1]
+    assert (step.won, step.lost, step.reward) == (True, False, 1.0)
+    assert walk([facts(4), facts(None, lost=True)])[1].reward == 0.0

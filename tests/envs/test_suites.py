@@ -23,7 +23,8 @@ BASE = {
         "tasks": {"train": 200, "validation": 100, "test": 100},
         "first_seed": {"train": 50001, "validation": 45001, "test": 1, "sft": 40001},
     },
-    "reward": {"name": "dense"},
+    "reward": {"name": "dense", "shaping": 0.0},
+    "compat": {"wins_only": False, "done_is_won": False},
     "sft": {"demos": 0},
     "paths": {"cache": ".cache"},
 }
@@ -212,8 +213,13 @@ def test_worker_options_follow_the_config():
         "admissible": False,
         "policy_length": True,
         "show_score": False,
+        "shaping": 0.0,
+        "compat": [],
     }
     sparse = make_env_spec(config(reward__name="sparse", env__constrain=True))
     assert sparse.options["admissible"] and not sparse.options["policy_length"]
     assert make_env_spec(config(env__show_admissible=True)).options["admissible"]
     assert make_env_spec(config(env__show_score=True)).options["show_score"]
+    shaped = make_env_spec(config(reward__name="sparse", reward__shaping=0.5)).options
+    assert shaped["policy_length"] and shaped["shaping"] == 0.5
+    assert make_env_spec(config(compat__wins_only=True)).options["compat"] == ["wins_only"]
