@@ -185,7 +185,22 @@ def _health(groups: Sequence[Group]) -> dict[str, float]:
     flat = sum(max(group) - min(group) <= VARIANCE_FLOOR for group in returns)
     paid = [episode.paid for group in groups for episode in group.alive]
     used = [total for group in returns for total in group]
-    return {
+    every = [episode for group in groups for episode in group.episodes]
+    alive = [episode for group in groups for episode in group.alive]
+    health = {
         "groups_without_variance": flat / len(groups),
         "reward_conservation_error": max(abs(a - b) for a, b in zip(used, paid, strict=True)),
+        "token_identity_breaks": sum(_identity_breaks(episode) for episode in alive),
+        "episodes_truncated": sum(e.ended in ("turn_limit", "context") for e in every) / len(every),
+        "episodes_in_error": sum(e.ended == "error" for e in every) / len(every),
     }
+    shaped = [e.potentials for e in alive if e.potentials is not None]
+    return health | ({"potential": torch.cat(shaped).mean().item()} if shaped else {})
+
+
+def _identity_breaks(episode: Episode) -> int:
+    """Tokens that are trained on and are not the sampled ones (rule 1): a count that must be 0."""
+    sampled = [token for turn in episode.turns for token in turn.ids]
+    trained = [token for row in episode.rows for token in row.ids[row.action].tolist()]
+    differ = sum(one != other for one, other in zip(sampled, trained, strict=False))
+    return differ + abs(len(sampled) - len(trained))
