@@ -69,6 +69,8 @@ def names_read(sources: list[str]) -> set[str]:
                 words.add(node.attr)
             elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
                 words.add(str(node.slice.value))
+            elif isinstance(node, ast.Compare) and isinstance(node.left, ast.Constant):
+                words.add(str(node.left.value))  # `"wins_only" in faults`
             elif isinstance(node, ast.Call):
                 constants = [a.value for a in node.args if isinstance(a, ast.Constant)]
                 words |= {value for value in constants if isinstance(value, str)}
