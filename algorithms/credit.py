@@ -265,7 +265,8 @@ def unit_weights(tokens_per_turn: Sequence[int], granularity: str) -> Tensor:
     if granularity == "turn":
         return spread(1.0 / counts, tokens_per_turn)
     tokens = sum(tokens_per_turn)
-    return torch.full((tokens,), 1.0 if granularity == "token" else 1.0 / max(tokens, 1)).double()
+    each = 1.0 if granularity == "token" else 1.0 / max(tokens, 1)
+    return torch.full((tokens,), each, dtype=torch.float64)
 
 
 def whiten(advantages: Tensor, weights: Tensor) -> Tensor:

@@ -65,15 +65,10 @@ def toy(monkeypatch):
 
 
 def small(algo="ppo", **changes):
+    if algo not in ("sft", "none"):
+        changes = {"algo__group_size": 3, "algo__minibatches": 2, "algo__epochs": 2} | changes
     config = config_for(
-        algo,
-        algo__group_size=3,
-        algo__minibatches=2,
-        algo__epochs=2,
-        train__iterations=4,
-        optim__warmup=20,
-        eval__every=2,
-        **changes,
+        algo, **({"train__iterations": 4, "optim__warmup": 20, "eval__every": 2} | changes)
     )
     config.env.show_admissible = False
     return config
