@@ -177,6 +177,11 @@ def test_the_worked_examples_hold(name):
     assert doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch}).failed == 0
 
 
+def test_the_worked_examples_of_the_page_hold():
+    result = doctest.testfile(str(ROOT / "docs" / "algorithms.md"), module_relative=False)
+    assert result.failed == 0 and result.attempted > 40
+
+
 def test_algorithms_import_torch_and_nothing_of_ours():
     allowed = {"__future__", "algorithms", "torch", "collections", "dataclasses", "typing"}
     allowed |= {"importlib", "math", "pkgutil"}
