@@ -133,12 +133,17 @@ def arms(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     found: dict[str, list[RunResult]] = defaultdict(list)
     for (algorithm, reward), group in peers.items():
         keys = {key for r in group for key in flat[id(r)]} - {"seed"}
-        keys = {key for key in keys if not key.startswith(("run.", "paths."))}
+        keys = {key for key in keys if not key.startswith(("run.", "paths.", "compat."))}
         varying = sorted(k for k in keys if len({flat[id(r)].get(k) for r in group}) > 1)
         for result in group:
             extra = [f"{key}={flat[id(result)].get(key)}" for key in varying]
-            found[" ".join([algorithm, reward, *extra])].append(result)
+            found[" ".join([algorithm, reward, *extra, *faults(result)])].append(result)
     return dict(found)
+
+
+def faults(result: RunResult) -> list[str]:
+    """Known faults that a run was told to reproduce; what has one is no result (docs)."""
+    return [f"compat.{name}" for name, on in result.config.get("compat", {}).items() if on]
 
 
 def table(results: Sequence[RunResult]) -> Table:
@@ -216,7 +221,8 @@ def headline(result: RunResult) -> str:
     samples = max(int(number) for number in result.evaluation["sample"].tolist()) + 1
     if samples > 1:
         text += f", pass@{samples} {_pass_at(result, samples):.2f}"
-    return f"{text} on {result.suite} after {result.final_iteration} updates"
+    text += f" on {result.suite} after {result.final_iteration} updates"
+    return f"{text}; no result, it has {', '.join(faults(result))}" if faults(result) else text
 
 
 def _pass_at(result: RunResult, samples: int) -> float:

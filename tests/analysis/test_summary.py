@@ -120,6 +120,17 @@ def test_arms_are_runs_that_differ_in_the_seed_only(tmp_path: Path):
     assert names == {"ppo dense algo.gamma=None": 2, "ppo dense algo.gamma=0.9": 1}
 
 
+def test_a_run_with_a_known_fault_is_an_arm_of_its_own_and_no_result(tmp_path: Path):
+    wins = {(0, 0.7): 2, (8, 0.7): 7}
+    runs = [load(write_run(tmp_path, "ppo", "dense", seed, wins)) for seed in (0, 1)]
+    runs[0].config["compat"] = {"cut_returns": False}
+    runs[1].config["compat"] = {"cut_returns": True}
+    assert set(arms(runs)) == {"ppo dense", "ppo dense compat.cut_returns"}
+    assert set(arms(runs[1:])) == {"ppo dense compat.cut_returns"}
+    assert "no result" not in headline(runs[0])
+    assert headline(runs[1]).endswith("no result, it has compat.cut_returns")
+
+
 def test_the_figure_has_a_panel_for_each_reward(tmp_path: Path):
     wins = {(0, 0.7): 2, (8, 0.7): 7}
     dense = [load(write_run(tmp_path, a, "dense", 0, wins)) for a in ("ppo", "grpo")]
