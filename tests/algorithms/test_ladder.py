@@ -73,7 +73,7 @@ def test_solved_in_every_seed(rung, name, changes):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rung", "name", "changes"), SOLVERS)
 def test_solved_in_nearly_all_of_fifty_seeds(rung, name, changes):
-    """Without an entropy bonus a seed in fifty settles early; seen: PPO on Conditional, 49 of 50."""
+    """Without an entropy bonus a seed settles early now and then: 1 of 50, PPO on Conditional."""
     solved = success(rung, name, **LONG, **changes) > SOLVED
     assert solved.double().mean() >= 0.95
 
