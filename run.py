@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,9 +29,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from runs.config import check_keys, check_values, known_keys, unknown_key
-from runs.errors import ConfigError, TrivetError
+from runs.errors import ConfigError, RunError, TrivetError
 from runs.grid import HAND_OVER, Cell, Outcome, run_cells, thread_environment
 from runs.identity import game_files
+from runs.progress import Screen
 from runs.store import Found, Store
 
 # Whatever imports torch is imported inside functions, after the thread variables are set.
@@ -42,7 +44,7 @@ REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 
 def main() -> int:
     """Compose, refuse what cannot run, then run; returns the exit code."""
-    out = Console(soft_wrap=True, highlight=False, markup=False)
+    out = Screen(soft_wrap=True, highlight=False, markup=False)
     try:
         cells, is_grid = handed_over() or compose()
         for cell in cells:
@@ -123,7 +125,9 @@ def settle_paths(config: dict[str, Any]) -> None:
     A policy or a game is looked for in the checkout as well.
     """
     for name, path in config["paths"].items():
-        config["paths"][name] = str(CHECKOUT / Path(str(path)).expanduser())
+        if not isinstance(path, str) or not path.strip():
+            raise ConfigError(f"paths.{name}={path} must name a directory.")
+        config["paths"][name] = str(CHECKOUT / Path(path).expanduser())
     policy, env = config["policy"], config["env"]
     if isinstance(policy.get("path"), str):
         policy["path"] = _settled(policy["path"])
@@ -193,9 +197,9 @@ def run_grid(cells: Sequence[Cell], out: Console) -> int:
     began = time.monotonic()
     store = Store(Path(cells[0].config["paths"]["runs"]), CHECKOUT)
     for cell in cells:
-        found = store.find(cell.config)
-        if found.state == "stale":
-            out.print(f"made by other code, will be run again: {found.id}")
+        with suppress(RunError):  # the cell itself will fail with it, and alone
+            if (found := store.find(cell.config)).state == "stale":
+                out.print(f"made by other code, will be run again: {found.id}")
     outcomes = run_cells(cells, store, Path(__file__).resolve(), out.print)
     report(outcomes, store.root, out)
     out.print(usage(time.monotonic() - began))

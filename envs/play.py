@@ -17,7 +17,12 @@ from runs.errors import TrivetError
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m envs.play", description=__doc__)
-    parser.add_argument("game", help="w2-o3-q4, tw-simple-brief, cooking, … or a .z8 file")
+    parser.add_argument(
+        "game",
+        nargs="?",
+        default="w2-o3-q4",
+        help="w2-o3-q4 (the default), tw-simple-brief, cooking, … or a .z8 file",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of a generated game")
     parser.add_argument("--reward", default="dense", help="sparse, dense or balanced")
     parser.add_argument("--admissible", action="store_true", help="list admissible commands")

@@ -69,7 +69,10 @@ def validate(tasks: Sequence[Task], reward: str, timeout: float) -> dict[str, li
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m envs.validate", description=__doc__)
     parser.add_argument(
-        "games", nargs="+", help="w2-o3-q4, tw-simple-brief, a .z8 file or a folder"
+        "games",
+        nargs="*",
+        default=["w2-o3-q4"],
+        help="w2-o3-q4 (the default), tw-simple-brief, a .z8 file or a folder",
     )
     parser.add_argument("--tasks", type=int, default=5, help="games of each generated kind")
     parser.add_argument("--first-seed", type=int, default=1, help="seed of the first of them")

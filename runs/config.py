@@ -21,14 +21,16 @@ Config = Mapping[str, Any]
 
 
 class Number(NamedTuple):
-    """A whole or real number from `least`, or strictly above it when `open`."""
+    """A whole or real number from `least`, or strictly above it when `open`, up to `most`."""
 
     least: float
     whole: bool = True
     open: bool = False
+    most: float = math.inf
 
 
 COUNT, SIZE, RATE, POSITIVE = Number(0), Number(1), Number(0, False), Number(0, False, True)
+SHARE = Number(0, False, most=1)
 NUMBERS: dict[str, Number] = {
     "seed": COUNT,
     "threads": SIZE,
@@ -36,6 +38,7 @@ NUMBERS: dict[str, Number] = {
     "optim.critic_lr": POSITIVE,
     "optim.weight_decay": RATE,
     "optim.warmup": COUNT,
+    "optim.final_share": SHARE,
     "optim.grad_clip": POSITIVE,
     "optim.micro_tokens": SIZE,
     "sft.demos": COUNT,
@@ -61,7 +64,8 @@ NUMBERS: dict[str, Number] = {
     "reward.shaping": RATE,
     "algo.epochs": SIZE,
     "algo.minibatches": SIZE,
-    "policy.temperature": POSITIVE,
+    # Colder than this the logits overflow; greedy play is eval.greedy.
+    "policy.temperature": Number(0.001, False),
     "policy.max_tokens": SIZE,
     "policy.context": SIZE,
     "engine.max_batch": SIZE,
@@ -82,7 +86,11 @@ SWITCHES = (
     "env.show_score",
     *(f"compat.{fault}" for fault in FAULTS),
 )
-CHOICES = {"policy.critic": ("shared", "separate")}
+CHOICES = {
+    "policy.name": ("tiny", "hf"),
+    "policy.critic": ("shared", "separate"),
+    "engine.name": ("torch",),
+}
 EVALUATED = ("test", "validation")
 # The base policies that ship learned from games with these seeds.
 BASE_SEEDS = range(60_001, 70_000)
@@ -163,6 +171,11 @@ def unknown_key(key: str, known: set[str]) -> str:
         )
     if top == "tracking":
         return "tracking is not available yet; remove it, metrics are in metrics.jsonl."
+    if key in known:
+        # Hydra refuses it because the file that was chosen does not have it.
+        return f"{key} has no meaning with the {top} that was chosen; remove it."
+    if any(name.startswith(f"{key}.") for name in known):
+        return f"{key} is a group of keys; set one of them, or leave it as it is."
     near = difflib.get_close_matches(key, sorted(known), 1)
     hint = f"did you mean {near[0]}?" if near else "recipes/ lists every key."
     return f"{key} is not a key or group here; {hint}"
@@ -171,15 +184,17 @@ def unknown_key(key: str, known: set[str]) -> str:
 def _numbers(config: Config) -> Iterator[str]:
     for key, rule in NUMBERS.items():
         value = lookup(config, key)
-        if value is None and key.startswith("algo."):
+        if key.startswith("algo.") and key.removeprefix("algo.") not in config["algo"]:
             continue
         kinds = (int,) if rule.whole else (int, float)
         good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
         if good and value is not None:
             good = value > rule.least if rule.open else value >= rule.least
+            good = good and value <= rule.most
         if not good:
             kind = "a whole number" if rule.whole else "a number"
             bound = f"above {rule.least}" if rule.open else f"of at least {rule.least}"
+            bound += f" and at most {rule.most}" if rule.most < math.inf else ""
             yield f"{key}={value} must be {kind} {bound}."
 
 
@@ -227,7 +242,8 @@ def _games(config: Config) -> Iterator[str]:
             yield f"env.mixture: {part} must have a task and a weight, and nothing else."
             return
         weight = part["weight"]
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not 0 < weight < math.inf:
             yield f"env.mixture: the weight of {part['task']} must be a number above 0."
     if mixture == []:
         yield "env.mixture is empty; name at least one task or set it to null."

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from runs.errors import RunError
 from runs.store import Found, Store, read_record, update_record
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -70,9 +71,13 @@ def run_cells(
     outcomes: list[Outcome] = []
     shared = set.intersection(*(set(cell.overrides) for cell in cells))
     for number, cell in enumerate(cells, 1):
-        found = store.find(cell.config)
         axes = [override for override in cell.overrides if override not in shared]
         say(f"cell {number} of {len(cells)}: {' '.join(axes) or cell}")
+        try:
+            found = store.find(cell.config)
+        except RunError as error:
+            outcomes.append(Outcome(cell, store.root, "failed", str(error)))
+            continue
         if found.state == "finished":
             say(f"  finished before: {found.directory}")
             outcomes.append(Outcome(cell, found.directory, "skipped"))

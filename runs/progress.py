@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +18,17 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Screen(Console):
+    """A console that falls silent when nobody reads it any more (`… | head -1`, a pager closed).
+
+    What reads the output must not decide whether a run of an hour goes on.
+    """
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass
@@ -43,7 +55,7 @@ class Display:
     """Shows what a run is doing. Plain text is throttled, so that a log stays readable."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stdout, soft_wrap=True, highlight=False)
+        self.console = console or Screen(file=sys.stdout, soft_wrap=True, highlight=False)
         self._live: Progress | None = None
         self._bars: dict[str, TaskID] = {}
         self._spoke: dict[str, float] = {}

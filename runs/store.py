@@ -13,7 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from runs import facts
-from runs.errors import RunError
+from runs.errors import ConfigError, RunError
 from runs.identity import code_hash, run_id
 from runs.records import write_aside
 
@@ -135,8 +135,12 @@ class Store:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("w") as file:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = (self.root / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"paths.runs={self.root} cannot be written to: {error}.") from error
+        with lock as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -67,6 +67,17 @@ REFUSALS = {
     "eval.suites=[]": "eval.suites=[]",
     "eval.greedy=3": "eval.greedy=3",
     "optim.lr=nan": "optim.lr=nan",
+    "optim.final_share=null": "optim.final_share=None",
+    "optim.final_share=2": "optim.final_share=2",
+    "algo.epochs=null": "algo.epochs=None",
+    "algo.minibatches=null": "algo.minibatches=None",
+    "algo=grpo algo.value_clip=0.2": "algo.value_clip has no meaning",
+    "env.tasks=3": "env.tasks is a group of keys",
+    "policy.name=foo": "policy.name=foo",
+    "engine.name=foo": "engine.name=foo",
+    "policy.temperature=1e-300": "policy.temperature=1e-300",
+    "env.mixture=[{task:w1-o1-q1,weight:1e400}]": "weight",
+    "paths.cache=null": "paths.cache=None",
 }
 
 

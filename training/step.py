@@ -83,7 +83,8 @@ class Learner:
         algo, tally, tokens = self.config.algo, Tally(), 0
         if self.algorithm.surrogate.behaviour_cap is not None:
             batch.proximal = self._read_logp(batch)
-        self._progress = iteration / max(1, self.config.train.iterations)
+        # With demonstrations before RL the first of its updates is number 1.
+        self._progress = (iteration - bool(self.config.sft.demos)) / self.config.train.iterations
         for epoch in range(algo.epochs):
             order = generator(self.config.seed, "shuffle", iteration, epoch)
             for chosen in minibatches(len(batch.episodes), algo.minibatches, order):

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from algorithms import make_algorithm
-from runs.config import check_keys, check_values, known_keys, leaves
+from runs.config import NUMBERS, check_keys, check_values, known_keys, leaves, lookup
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -88,6 +88,19 @@ def test_every_key_is_read_by_something():
     unread -= {key for key in unread if key.startswith(("env.first_seed.", "env.tasks."))}
     assert unread == set()
     assert "no_such_key" not in read
+
+
+def test_every_number_has_bounds():
+    with initialize_config_dir(str(RECIPES), version_base="1.3"):
+        config = OmegaConf.to_container(compose("config"), resolve=True)
+    numbers = {
+        key
+        for key in leaves(config)  # type: ignore[arg-type]
+        if isinstance(value := lookup(config, key), int | float) and not isinstance(value, bool)  # type: ignore[arg-type]
+    }
+    # Those of `algo` are read and bounded by the algorithm itself.
+    assert {key for key in numbers if not key.startswith("algo.")} <= set(NUMBERS)
+    assert "optim.final_share" in numbers
 
 
 @pytest.mark.parametrize(("scale", "algo"), list(product(choices("scale"), choices("algo"))))

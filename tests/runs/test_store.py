@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.errors import RunError
+from runs.errors import ConfigError, RunError
+from runs.grid import Cell, Outcome, run_cells
 from runs.store import Store, read_record, update_record
 
 
@@ -85,3 +86,29 @@ def test_a_directory_that_is_no_run_is_left_alone(store: Store, config: dict):
     (found.directory / "run.json").write_text(json.dumps({"status": "finished"}))
     with pytest.raises(RunError, match="not the record"):
         store.find(config)
+
+
+def test_a_damaged_record_fails_its_own_cell_and_no_other(
+    store: Store, config: dict, monkeypatch: pytest.MonkeyPatch
+):
+    damaged = store.claim(config, [])
+    (damaged.directory / "run.json").write_text("{")
+    other = {**config, "seed": 7}
+    played = []
+
+    def play(cell, found, entry):
+        played.append(cell.config["seed"])
+        return Outcome(cell, found.directory, "finished"), False
+
+    monkeypatch.setattr("runs.grid._run_cell", play)
+    cells = [Cell(["seed=0"], config), Cell(["seed=7"], other)]
+    outcomes = run_cells(cells, store, Path("run.py"), lambda text: None)
+    assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
+    assert outcomes[0].error is not None and "run.json" in outcomes[0].error
+    assert played == [7]
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path, config: dict):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"paths\.runs=.*file.* cannot be written to"):
+        Store(tmp_path / "file", tmp_path).claim(config, [])
