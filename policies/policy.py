@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from policies.attention import Attend, adopt
 from policies.chat import ChatForm
 from runs.errors import PolicyError
 
@@ -55,6 +56,7 @@ class Policy:
         critic: Critic | None = None,
         reference: nn.Module | None = None,
     ) -> None:
+        adopt(model)
         self.model = model
         self.tokenizer = tokenizer
         self.stop_ids = stop_ids
@@ -93,6 +95,23 @@ class Policy:
             use_cache=cache is not None,
         )
         return out.last_hidden_state
+
+    def packed_hidden(
+        self, ids: Tensor, positions: Tensor, attend: Attend, model: nn.Module | None = None
+    ) -> Tensor:
+        """Last hidden states [N, D] of N tokens laid end to end, without padding.
+
+        ids[N] and positions[N] int64; `attend` knows which token may look at which.
+        """
+        out = trunk_of(model or self.model)(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            # Four dimensions: a mask that transformers leaves as it is. `attend` ignores it.
+            attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=ids.device),
+            use_cache=False,
+            attend=attend,
+        )
+        return out.last_hidden_state[0]
 
     def logits(self, hidden: Tensor, model: nn.Module | None = None) -> Tensor:
         """Next-token logits, [..., D] -> [..., V], not divided by the temperature."""

@@ -226,11 +226,6 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _check_attention(config: Any, context: int) -> None:
-    if config._attn_implementation != "sdpa":
-        raise PolicyError(
-            f"policy.path: attention {config._attn_implementation!r} of this model cannot take the "
-            "row masks of engine=torch; load it with attn_implementation='sdpa'"
-        )
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or ["sliding_attention"])
     if kinds - {"full_attention", "sliding_attention"}:

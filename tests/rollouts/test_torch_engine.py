@@ -206,10 +206,6 @@ def test_dropout_is_off_while_playing():
 
 def test_what_cannot_be_masked_is_refused():
     policy = toy_policy()
-    policy.model.config._attn_implementation = "eager"
-    with pytest.raises(PolicyError, match="sdpa"):
-        engine_of(policy)
-    policy.model.config._attn_implementation = "sdpa"
     policy.model.config.sliding_window = 16
     with pytest.raises(PolicyError, match="policy.context=256"):
         engine_of(policy)
