@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,17 +41,27 @@ class Sample:
 
 
 class Engine(Protocol):
-    """Generates one assistant message a request, all requests as one batch.
+    """Generates assistant messages, as many conversations at once as are asked for.
 
-    `prefilled` counts the prompt tokens that were computed so far, cached ones left out.
+    `prefilled` counts the prompt tokens that were computed so far, cached ones left out, and
+    `decoded` the sampled ones that were drawn.
     """
 
     prefilled: int
+    decoded: int
 
-    def generate(self, requests: list[Request], temperature: float) -> list[Sample]:
-        """Samples in the order of the requests; temperature 0 is greedy."""
+    def add(self, requests: Sequence[Request]) -> None:
+        """Ask for answers, beside those that are still being generated."""
         ...
 
-    def release(self, slots: list[int]) -> None:
+    def advance(self, temperature: float) -> dict[int, Sample]:
+        """Go on generating until at least a token later; what has ended by then, by slot.
+
+        Temperature 0 is greedy. What one call does depends on requests and token counts alone,
+        never on time (design, rule 11).
+        """
+        ...
+
+    def release(self, slots: Sequence[int]) -> None:
         """Forget these conversations; unknown slots are ignored."""
         ...

@@ -1,11 +1,12 @@
-"""A policy plays episodes: engine and environments take turns, batch by batch."""
+"""A policy plays episodes: the engine goes on while environments answer."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from envs.base import Step, Task
@@ -22,6 +23,18 @@ from runs.errors import ConfigError, EnvError, PolicyError
 
 if TYPE_CHECKING:
     from policies.policy import Policy
+
+import os; LAG=int(os.environ.get("LAG","1"))
+OPENED = 16  # episodes that may begin at once
+
+
+@dataclass
+class Call:
+    """Something asked of the environments, and the tick of the engine at which it is waited for."""
+
+    due: int
+    seats: list[Seat]
+    answers: Future[dict[int, Step | EnvFailure]]
 
 
 class Player:
@@ -60,10 +73,12 @@ class Player:
 
         Raises ConfigError naming `policy.context`, EnvError when a task cannot be reset.
         """
-        for wave in self._waves([Seat(task, 0, 0, ()) for task in tasks]):
-            steps = self._pool.reset({seat.slot: seat.task for seat in wave})
-            self._pool.release([seat.slot for seat in wave])
-            for seat in wave:
+        size = self._config.engine.max_batch
+        for start in range(0, len(tasks), size):
+            seats = [Seat(task, 0, 0, (), slot) for slot, task in enumerate(tasks[start:][:size])]
+            steps = self._pool.reset({seat.slot: seat.task for seat in seats})
+            self._pool.release([seat.slot for seat in seats])
+            for seat in seats:
                 step = steps[seat.slot]
                 if isinstance(step, EnvFailure):
                     raise EnvError(f"task {seat.task.id} cannot be reset: {step.message}")
@@ -115,8 +130,7 @@ class Player:
 
     def _play(self, seats: list[Seat], temperature: float) -> list[Episode]:
         self.health, fed = Health(), self._engine.prefilled
-        for wave in self._waves(seats):
-            self._play_wave(wave, temperature)
+        self._play_out(seats, temperature)
         episodes = [seat.episode(number, self.policy.version) for number, seat in enumerate(seats)]
         self.health.add(episodes)
         self.health.counts["tokens_prefilled"] = self._engine.prefilled - fed
@@ -128,48 +142,93 @@ class Player:
             raise EnvError(f"{failed} of {len(episodes)} episodes failed; {_first_error(episodes)}")
         return episodes
 
-    def _play_wave(self, wave: list[Seat], temperature: float) -> None:
-        """Two halves take turns: while one generates, the environments of the other step.
+    def _play_out(self, seats: list[Seat], temperature: float) -> None:
+        """Play every seat to its end; one that ends leaves its slot to the next in order.
 
-        Which episodes make a half depends on their order alone, so timing changes no number.
+        Time is counted in tokens: while others draw `LAG` more, the environment of a finished
+        turn answers, and then its answer is waited for. So who is in which batch depends on what
+        was sampled and never on how long anything took.
         """
-        halves = _halves(wave)
-        waiting: list[Future | None] = [
-            self._submit(self._pool.reset, {seat.slot: seat.task for seat in half})
-            for half in halves
-        ]
-        while any(future is not None for future in waiting):
-            for number, half in enumerate(halves):
-                future = waiting[number]
-                if future is None:
-                    continue
-                start = time.perf_counter()
-                steps = future.result()
-                self.health.seconds["wait"] += time.perf_counter() - start
-                for seat in half:
-                    if seat.slot in steps:
-                        self._take_in(seat, steps[seat.slot])
-                live = [seat for seat in half if seat.ended is None]
-                actions = self._generate(live, temperature)
-                waiting[number] = self._submit(self._pool.step, actions) if actions else None
-        self._pool.release([seat.slot for seat in wave])
-        self._lost.clear()
+        free, waiting = deque(range(min(len(seats), self._slots))), deque(seats)
+        calls: deque[Call] = deque()
+        speaking: dict[int, Seat] = {}
+        tick = 0
+        while waiting or calls or speaking:
+            if opened := self._open(waiting, free):
+                asked = {seat.slot: seat.task for seat in opened}
+                calls.append(Call(tick + 1 + LAG, opened, self._stepper.submit(self._reset, asked)))
+            if not speaking:
+                tick = max(tick, calls[0].due)
+            while calls and calls[0].due <= tick:
+                for seat in self._take(calls.popleft()):
+                    if seat.ended is None:
+                        speaking[seat.slot] = seat
+                    else:
+                        free.append(seat.slot)
+            if actions := self._advance(speaking, temperature):
+                acted = [speaking.pop(slot) for slot in actions]
+                calls.append(Call(tick + 1 + LAG, acted, self._stepper.submit(self._step, actions)))
+            tick += 1
+        self._pool.release(list(free))
 
-    def _submit(self, call: Callable[[dict], dict], asked: dict) -> Future:
-        return self._stepper.submit(self._ask, call, asked)
+    def _open(self, waiting: deque[Seat], free: deque[int]) -> list[Seat]:
+        """The next seats in order, as many as have a slot."""
+        opened = []
+        while waiting and free and len(opened) < OPENED:
+            seat = waiting.popleft()
+            seat.slot = free.popleft()
+            opened.append(seat)
+        return opened
+
+    def _take(self, call: Call) -> list[Seat]:
+        """Wait for the answers to a call; its seats, those that go on asked for their next turn."""
+        start = time.perf_counter()
+        answers = call.answers.result()
+        self.health.seconds["wait"] += time.perf_counter() - start
+        for seat in call.seats:
+            self._take_in(seat, answers[seat.slot])
+        self._engine.add(
+            [
+                Request(
+                    seat.slot, seat.prompt, (*seat.key, len(seat.turns)), self._choices(seat.step)
+                )
+                for seat in call.seats
+                if seat.ended is None
+            ]
+        )
+        return call.seats
+
+    def _advance(self, speaking: dict[int, Seat], temperature: float) -> dict[int, str]:
+        """A token more for every seat that speaks; the actions that are complete, by slot."""
+        start = time.perf_counter()
+        samples = self._engine.advance(temperature) if speaking else {}
+        self.health.seconds["generation"] += time.perf_counter() - start
+        return {slot: speaking[slot].act(sample) for slot, sample in samples.items()}
+
+    @property
+    def _slots(self) -> int:
+        return int(self._config.engine.max_batch)
+
+    def _reset(self, tasks: dict[int, Task]) -> dict[int, Step | EnvFailure]:
+        """Begin episodes, in the stepping thread; what was lost of these slots is forgotten."""
+        for slot in tasks:
+            self._lost.pop(slot, None)
+        return self._ask(self._pool.reset, tasks)
+
+    def _step(self, actions: dict[int, str]) -> dict[int, Step | EnvFailure]:
+        """Step episodes, in the stepping thread, but for those that were lost meanwhile."""
+        lost = {slot: self._lost.pop(slot) for slot in actions if slot in self._lost}
+        left = {slot: action for slot, action in actions.items() if slot not in lost}
+        return lost | self._ask(self._pool.step, left)
 
     def _ask(self, call: Callable[[dict], dict], asked: dict) -> dict[int, Step | EnvFailure]:
-        """Call the pool, in the stepping thread, about the slots of one half.
-
-        A worker that is replaced may lose episodes of the other half too: those failures wait
-        for the next call about them.
-        """
+        """Call the pool. A worker that is replaced may lose episodes that nobody asked about:
+        those failures wait for the next call about them."""
         start = time.perf_counter()
-        lost = {slot: self._lost.pop(slot) for slot in asked if slot in self._lost}
-        answers = call({slot: what for slot, what in asked.items() if slot not in lost})
-        self._lost |= {slot: answer for slot, answer in answers.items() if slot not in asked}
+        answers = call(asked)
         self.health.seconds["env"] += time.perf_counter() - start
-        return {slot: answers.get(slot) or lost[slot] for slot in asked}
+        self._lost |= {slot: answer for slot, answer in answers.items() if slot not in asked}
+        return {slot: answers[slot] for slot in asked}
 
     def _take_in(self, seat: Seat, step: Step | EnvFailure) -> None:
         """What the environment said to a seat: its next prompt, or the end of its episode."""
@@ -205,31 +264,6 @@ class Player:
             seat.unanswered = seat.prompt
         else:
             self.health.counts["not_bootstrapped"] += 1
-
-    def _generate(self, seats: list[Seat], temperature: float) -> dict[int, str]:
-        """One action for every seat, by slot."""
-        start = time.perf_counter()
-        requests = [
-            Request(
-                seat.slot,
-                seat.prompt,
-                (*seat.key, len(seat.turns)),
-                self._choices(seat.step),
-            )
-            for seat in seats
-        ]
-        samples = self._engine.generate(requests, temperature)
-        self.health.seconds["generation"] += time.perf_counter() - start
-        return {seat.slot: seat.act(sample) for seat, sample in zip(seats, samples, strict=True)}
-
-    def _waves(self, seats: list[Seat]) -> list[list[Seat]]:
-        """Seats in order, as many at once as the engine has rows; slots are numbered in a wave."""
-        size = self._config.engine.max_batch
-        waves = [seats[start : start + size] for start in range(0, len(seats), size)]
-        for wave in waves:
-            for slot, seat in enumerate(wave):
-                seat.slot = slot
-        return waves
 
     def _converse(self, first: Step) -> Conversation:
         env = self._config.env
@@ -286,15 +320,6 @@ def make_engine(config: Any, policy: Policy) -> Engine:
 def make_pool(config: Any) -> EnvPool:
     """Workers that host environments of `env.family`, with only what is used requested."""
     return EnvPool(make_env_spec(config), config.env.workers, config.env.timeout)
-
-
-def _halves(wave: list[Seat]) -> list[list[Seat]]:
-    """Two halves of a wave, cut between groups so that a group's prompt is computed once."""
-    cuts = [i for i in range(1, len(wave)) if wave[i].group != wave[i - 1].group]
-    if not cuts:
-        return [wave]
-    middle = min(cuts, key=lambda i: abs(2 * i - len(wave)))
-    return [wave[:middle], wave[middle:]]
 
 
 def _first_error(episodes: list[Episode]) -> str:

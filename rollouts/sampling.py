@@ -77,67 +77,48 @@ def restrict(logits: Tensor, allowed: list[list[int] | None]) -> Tensor:
     return bounded
 
 
-class Draws:
-    """What a batch of N conversations has sampled in this turn, indexed as the requests."""
+class Answer:
+    """What a conversation has sampled in this turn, token by token."""
 
-    def __init__(
-        self, requests: list[Request], max_tokens: int, stop_ids: list[int], device: torch.device
-    ) -> None:
-        shape = (len(requests), max_tokens)
-        self._uniform = uniforms([request.key for request in requests], max_tokens).to(device)
-        self._stop = torch.tensor(stop_ids, device=device)
-        self._ids = torch.zeros(shape, dtype=torch.long, device=device)
-        self._logp = torch.zeros(shape, device=device)
-        self._values = torch.zeros(shape, device=device)
-        self._count = torch.zeros(len(requests), dtype=torch.long, device=device)
-        self._tries = [
-            None if request.choices is None else Trie(request.choices, stop_ids, max_tokens)
-            for request in requests
-        ]
-        self._allowed: list[list[list[int]]] = [[] for _ in requests]
-        self._constrained = any(trie is not None for trie in self._tries)
+    def __init__(self, request: Request, max_tokens: int, stop_ids: list[int]) -> None:
+        self.request, self._max_tokens, self._stop_ids = request, max_tokens, stop_ids
+        self._uniforms = uniforms([request.key], max_tokens)[0].tolist()
+        choices = request.choices
+        self._trie = None if choices is None else Trie(choices, stop_ids, max_tokens)
+        self._sample = Sample([], [], False)
+        if self._trie is not None:
+            self._sample.allowed = []
 
-    def take(
-        self, live: Tensor, step: int, logits: Tensor, values: Tensor | None, temperature: float
-    ) -> Tensor:
-        """Draw token number `step` of the conversations `live` [B]; returns ids [B]."""
-        if self._constrained:
-            logits = restrict(logits, self._offer(live))
-        ids, logp = draw(logits, self._uniform[live, step], temperature)
-        self._ids[live, step], self._logp[live, step] = ids, logp
-        if values is not None:
-            self._values[live, step] = values.float()
-        self._count[live] += 1
-        if self._constrained:
-            for index, token in zip(live.tolist(), ids.tolist(), strict=True):
-                trie = self._tries[index]
-                if trie is not None:
-                    trie.step(token)
-        return ids
+    @property
+    def uniform(self) -> float:
+        """The number that the next token is drawn with."""
+        return self._uniforms[len(self._sample.ids)]
 
-    def going(self, ids: Tensor) -> Tensor:
-        """bool [B]: not a stop token."""
-        return ~torch.isin(ids, self._stop)
+    @property
+    def allowed(self) -> list[int] | None:
+        """What the next token may be, None for anything."""
+        return None if self._trie is None else self._trie.allowed
 
-    def samples(self, with_values: bool) -> list[Sample]:
-        ids, logp, values = self._ids.tolist(), self._logp.tolist(), self._values.tolist()
-        stop = set(self._stop.tolist())
-        return [
-            Sample(
-                ids[i][:n],
-                logp[i][:n],
-                ids[i][n - 1] in stop,
-                allowed=None if self._tries[i] is None else self._allowed[i],
-                values=values[i][:n] if with_values else None,
-            )
-            for i, n in enumerate(self._count.tolist())
-        ]
+    def take(self, token: int, logp: float, value: float | None) -> Sample | None:
+        """Append a drawn token; the sample when it is the last."""
+        sample = self._sample
+        if self._trie is not None:
+            assert sample.allowed is not None
+            sample.allowed.append(self._trie.allowed)
+            self._trie.step(token)
+        sample.ids.append(token)
+        sample.logp.append(logp)
+        if value is not None:
+            sample.values = [*(sample.values or ()), value]
+        sample.stopped = token in self._stop_ids
+        return sample if sample.stopped or len(sample.ids) == self._max_tokens else None
 
-    def _offer(self, live: Tensor) -> list[list[int] | None]:
-        offers: list[list[int] | None] = []
-        for index in live.tolist():
-            trie = self._tries[index]
-            offers.append(None if trie is None else trie.allowed)
-            if trie is not None:
-                self._allowed[index].append(trie.allowed)
-        return offers
+
+def draw_next(answers: list[Answer], logits: Tensor, temperature: float) -> tuple[list, list]:
+    """The next token of every answer, and its log-probability, from logits [B, V]."""
+    allowed = [answer.allowed for answer in answers]
+    if any(ids is not None for ids in allowed):
+        logits = restrict(logits, allowed)
+    uniform = torch.tensor([answer.uniform for answer in answers], dtype=torch.float64)
+    ids, logp = draw(logits, uniform.to(logits.device), temperature)
+    return ids.tolist(), logp.tolist()

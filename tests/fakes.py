@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import string
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -151,7 +151,6 @@ class FakePool:
         self._live: dict[int, tuple[Task, int]] = {}
 
     def reset(self, slots: dict[int, Task]) -> dict[int, Step | EnvFailure]:
-        assert not set(slots) & set(self._live), "slot in use"
         self._live.update({slot: (task, 0) for slot, task in slots.items()})
         return {slot: self.script(task, 0, "") for slot, task in slots.items()}
 
@@ -182,16 +181,19 @@ class FakeEngine:
         self.script, self.stop_ids = script, stop_ids
         self.requests: list[Request] = []
         self.released: list[int] = []
-        self.prefilled = 0
+        self.prefilled = self.decoded = 0
+        self._finished: dict[int, Sample] = {}
 
-    def generate(self, requests: list[Request], temperature: float) -> list[Sample]:
+    def add(self, requests: Sequence[Request]) -> None:
         self.requests += requests
-        samples = []
         for request in requests:
             ids = self.script(request)
             logp = [-(i + 1) / 8 for i in range(len(ids))]
-            samples.append(Sample(ids, logp, ids[-1] in self.stop_ids))
-        return samples
+            self._finished[request.slot] = Sample(ids, logp, ids[-1] in self.stop_ids)
 
-    def release(self, slots: list[int]) -> None:
+    def advance(self, temperature: float) -> dict[int, Sample]:
+        finished, self._finished = self._finished, {}
+        return finished
+
+    def release(self, slots: Sequence[int]) -> None:
         self.released += slots

@@ -36,7 +36,7 @@ tokens = st.integers(4, 90)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_ragged_turns_equal_a_plain_forward_pass(kind, data):
     """Random conversations of 8 rows: some absent, some rewritten, released, or identical."""
@@ -88,7 +88,7 @@ def test_batches_of_1_4_and_7_agree(kind, temperature):
     for samples in results[1:]:
         assert [s.ids for s in samples] == [s.ids for s in results[0]]
         for one, other in zip(samples, results[0], strict=True):
-            assert one.logp == pytest.approx(other.logp, abs=1e-5)
+            assert one.logp == pytest.approx(other.logp, rel=2e-5, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,7 +129,8 @@ def test_members_differ_and_their_prompt_is_computed_once():
     engine = engine_of(policy)
     prompt = list(range(10, 40))
     samples = engine.generate([request(slot, prompt, member=slot) for slot in range(4)], 0.7)
-    assert engine.prefilled == len(prompt)
+    # The last token of the prompt is each member's own.
+    assert engine.prefilled == len(prompt) - 1 + 4
     assert len({tuple(sample.ids) for sample in samples}) == 4
     for sample in samples:
         expected = reference_logp(policy, prompt, sample.ids, 0.7)
