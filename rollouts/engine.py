@@ -43,12 +43,10 @@ class Sample:
 class Engine(Protocol):
     """Generates assistant messages, as many conversations at once as are asked for.
 
-    `prefilled` counts the prompt tokens that were computed so far, cached ones left out, and
-    `decoded` the sampled ones that were drawn.
+    `prefilled` counts the prompt tokens that were computed so far, cached ones left out.
     """
 
     prefilled: int
-    decoded: int
 
     def add(self, requests: Sequence[Request]) -> None:
         """Ask for answers, beside those that are still being generated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -76,6 +76,15 @@ class Region(Generic[Key]):
         for buffer, states in zip(self._buffers[layer], (key, value), strict=True):
             size = states.shape[-1]
             buffer.view(-1, size).index_copy_(0, address, states.reshape(-1, size))
+
+    def copy(self, source: Key, targets: Sequence[Key], start: int) -> None:
+        """Give `targets`, which hold `start` tokens, what `source` holds beyond those."""
+        stop = self.filled[source]
+        for key in targets:
+            for layer in self._buffers:
+                for buffer in layer:
+                    buffer[self.place[key], :, start:stop] = buffer[self.place[source], :, start:stop]
+        self.filled |= dict.fromkeys(targets, stop)
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values [slots in use, K, length, size] of a layer, a view."""

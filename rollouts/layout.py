@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,22 +23,6 @@ class Span:
     ids: list[int]
 
 
-@dataclass
-class Reading:
-    """B spans of about T tokens that are attended at once, P + S tokens back.
-
-    places[B, T]: where the queries lie, padded; real[B, T]: which of them are; rows[B] and
-    shared[B]: slots of their own and of their prefixes; mask[B, 1, T, P + S].
-    """
-
-    places: Tensor
-    real: Tensor
-    rows: Tensor
-    shared: Tensor
-    lengths: tuple[int, int]
-    mask: Tensor
-
-
 class Layout:
     """`policies.attention.Attend` over a cache of two regions, for one forward pass.
 
@@ -57,17 +41,16 @@ class Layout:
         device: torch.device,
     ) -> None:
         self._prefixes, self._own, self._device = prefixes, own, device
-        reading = sorted((s for s in spans if len(s.ids) > 1), key=lambda span: len(span.ids))
+        reading = [span for span in spans if len(span.ids) > 1]
         decoding = [span for span in spans if len(span.ids) == 1]
         self._opened = opened
-        self._decoding = decoding
+        self._reading, self._decoding = reading, decoding
         self.spans = reading + decoding
         self._shared = sum(map(len, opened))
-        self._read = self._shared + sum(len(span.ids) for span in reading)
         ids = [token for tokens in (*opened, *(span.ids for span in self.spans)) for token in tokens]
         self.ids = torch.tensor(ids, device=device)
         self._address()
-        self._readings = list(self._read_at_once(reading))
+        self._masks = [self._mask(span) for span in reading]
         if decoding:
             self._aim()
 
@@ -94,12 +77,14 @@ class Layout:
         outs, start = [], 0
         for prefix in self._opened:
             part = slice(start, start + len(prefix))
-            outs.append(_causal(query[:, part], key[:, part], value[:, part], scale))
+            outs.append(_attend(query[:, part], key[:, part], value[:, part], scale))
             start = part.stop
-        by_token = query.transpose(0, 1)
-        outs += [self._look_back(layer, reading, by_token, scale) for reading in self._readings]
+        for span, mask in zip(self._reading, self._masks, strict=True):
+            part = slice(start, start + len(span.ids))
+            outs.append(_attend(query[:, part], *self._past(layer, span), scale, mask))
+            start = part.stop
         if self._decoding:
-            outs.append(self._decode(layer, by_token[self._read :], scale))
+            outs.append(self._decode(layer, query[:, start:].transpose(0, 1), scale))
         return torch.cat(outs)[None]
 
     def _address(self) -> None:
@@ -120,52 +105,25 @@ class Layout:
         table = torch.tensor([slots, columns, positions], device=self._device)
         self._slots, self._columns, self.positions = table
 
-    def _read_at_once(self, spans: Sequence[Span]) -> Iterator[Reading]:
-        """Spans, sorted by length, in parts of which padding makes none twice as long."""
-        start, part = self._shared, []
-        for span in spans:
-            if part and len(span.ids) > 2 * len(part[0].ids):
-                yield self._reading(part, start)
-                start, part = start + sum(len(one.ids) for one in part), []
-            part.append(span)
-        if part:
-            yield self._reading(part, start)
+    def _mask(self, span: Span) -> Tensor:
+        """bool [T, S]: each token of a span sees all before the span, and the span up to itself."""
+        length = len(span.prefix) + self._own.filled[span.slot]
+        count = len(span.ids)
+        whole = torch.ones(count, length, dtype=torch.bool, device=self._device)
+        return whole.tril_(length - count)
 
-    def _reading(self, spans: Sequence[Span], start: int) -> Reading:
-        counts = torch.tensor([len(span.ids) for span in spans])
-        held = torch.tensor([self._own.filled[span.slot] for span in spans])
-        behind = torch.tensor([len(span.prefix) for span in spans])
-        columns = torch.arange(int(counts.max()))
-        real = columns < counts[:, None]
-        places = start + (counts.cumsum(0) - counts)[:, None] + columns * real
-        prefix, own = torch.arange(int(behind.max())), torch.arange(int(held.max()))
-        # Each token sees its prefix, all before its span, and its span up to itself.
-        last = (held - counts)[:, None] + columns
-        seen = own <= last[:, :, None]
-        shared = (prefix < behind[:, None, None]).expand(-1, len(columns), -1)
-        rows = torch.tensor([self._own.place[span.slot] for span in spans])
-        slots = torch.tensor([self._prefixes.place.get(span.prefix, 0) for span in spans])
-        mask = torch.cat([shared, seen], -1)[:, None]
-        tensors = [tensor.to(self._device) for tensor in (places, real, rows, slots)]
-        return Reading(*tensors, (len(prefix), len(own)), mask.to(self._device))
-
-    def _look_back(self, layer: int, reading: Reading, query: Tensor, scale: float) -> Tensor:
-        """Queries [N, H, size] of a reading's tokens -> what they read, [their number, H, size]."""
-        shared, own = reading.lengths
-        past = [buffer[reading.rows] for buffer in self._own.read(layer, own)]
-        if shared:
-            before = [buffer[reading.shared] for buffer in self._prefixes.read(layer, shared)]
-            past = [torch.cat(parts, 2) for parts in zip(before, past, strict=True)]
-        keys, values = past
-        out = scaled_dot_product_attention(
-            query[reading.places].transpose(1, 2),
-            keys,
-            values,
-            attn_mask=reading.mask,
-            scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[1],
+    def _past(self, layer: int, span: Span) -> tuple[Tensor, Tensor]:
+        """Keys and values [K, S, size] of a conversation, prefix and own."""
+        row = self._own.place[span.slot]
+        keys, values = (
+            buffer[row] for buffer in self._own.read(layer, self._own.filled[span.slot])
         )
-        return out.transpose(1, 2)[reading.real]
+        if span.prefix:
+            place = self._prefixes.place[span.prefix]
+            shared = self._prefixes.read(layer, len(span.prefix))
+            keys = torch.cat([shared[0][place], keys], 1)
+            values = torch.cat([shared[1][place], values], 1)
+        return keys, values
 
     def _aim(self) -> None:
         """Index tensors of the spans that decode; R slots, of which B decode, over G prefixes.
@@ -250,13 +208,16 @@ class Layout:
         return split.reshape(-1, heads, queries, width)[self._seat]
 
 
-def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """[H, T, size] over [K, T, size] -> [T, H, size]."""
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None = None
+) -> Tensor:
+    """[H, T, size] over [K, S, size] -> [T, H, size]; causal without a mask."""
     out = scaled_dot_product_attention(
         query[None],
         key[None],
         value[None],
-        is_causal=True,
+        attn_mask=mask,
+        is_causal=mask is None,
         scale=scale,
         enable_gqa=query.shape[0] != key.shape[0],
     )

@@ -90,6 +90,11 @@ class Answer:
             self._sample.allowed = []
 
     @property
+    def fresh(self) -> bool:
+        """Nothing has been drawn yet."""
+        return not self._sample.ids
+
+    @property
     def uniform(self) -> float:
         """The number that the next token is drawn with."""
         return self._uniforms[len(self._sample.ids)]

@@ -58,7 +58,7 @@ class TorchEngine:
         self._prefixes: Region[Prefix] = Region()
         self._own: Region[int] = Region()
         self._version = policy.version
-        self.prefilled = self.decoded = 0
+        self.prefilled = 0
 
     @property
     def busy(self) -> bool:
@@ -92,18 +92,17 @@ class TorchEngine:
         if not live:
             return {}
         with torch.no_grad(), _evaluating(self.policy.model):
-            layout, hidden = self._feed(live)
+            hidden = self._feed(live)
             values = self.policy.values(hidden).tolist() if self._values else [None] * len(live)
-            answers = [live[span.slot].answer for span in layout.spans]
+            answers = [talk.answer for talk in live.values()]
             drawn = draw_next(answers, self.policy.logits(hidden), temperature)
         finished = {}
-        for span, token, logp, value in zip(layout.spans, *drawn, values, strict=True):
-            talk = live[span.slot]
+        for (slot, talk), token, logp, value in zip(live.items(), *drawn, values, strict=True):
             talk.own += talk.due
             talk.due = [token]
             sample = talk.answer.take(token, logp, value)
             if sample is not None:
-                finished[span.slot] = sample
+                finished[slot] = sample
                 talk.answer = None
         return finished
 
@@ -139,7 +138,6 @@ class TorchEngine:
             known = len(talk.prefix) + len(talk.own)
             if len(prompt) > known and prompt[:known] == [*talk.prefix, *talk.own]:
                 talk.due = prompt[known:]
-                self.prefilled += len(talk.due)
                 return talk
             self.release([request.slot])
         prefix = tuple(prompt[:-1])
@@ -147,7 +145,6 @@ class TorchEngine:
             prefix = ()
         talk = Talk(prefix, [], prompt[len(prefix) :])
         self._begin(prefix)
-        self.prefilled += len(talk.due)
         self._own.enter(request.slot)
         self._talks[request.slot] = talk
         return talk
@@ -155,20 +152,22 @@ class TorchEngine:
     def _begin(self, prefix: Prefix) -> None:
         if prefix and prefix not in self._begun:
             self._prefixes.enter(prefix)
-            self.prefilled += len(prefix)
         if prefix:
             self._begun[prefix] += 1
 
-    def _feed(self, live: dict[int, Talk]) -> tuple[Layout, Tensor]:
+    def _feed(self, live: dict[int, Talk]) -> Tensor:
         """Compute all that is due, in as few passes as the budget allows.
 
-        Returns the layout of the last pass, in which every live conversation has its last token,
-        and the hidden states [B, D] at those, in the order of its spans.
+        Returns the hidden states [B, D] at the last token of every live conversation. Those that
+        were asked the same, with the same past, are computed once.
         """
         self._reserve(live)
+        twins = _twins(live)
         opened = [p for p in self._prefixes.place if not self._prefixes.filled[p]]
-        spans = [Span(slot, talk.prefix, talk.due) for slot, talk in live.items()]
-        if sum(map(len, opened)) + sum(len(span.ids) for span in spans) > PASS_TOKENS:
+        spans = [Span(slot, live[slot].prefix, live[slot].due) for slot in twins]
+        read = sum(len(live[slot].due) for slot in twins if live[slot].answer.fresh)
+        self.prefilled += read + sum(map(len, opened))
+        if sum(map(len, opened)) + read > PASS_TOKENS:
             for chunk in _chunks(opened):
                 self._pass(chunk, [])
             opened = []
@@ -176,8 +175,12 @@ class TorchEngine:
                 self._pass([], part)
             spans = [Span(span.slot, span.prefix, span.ids[-1:]) for span in spans]
         layout, hidden = self._pass(opened, spans)
-        self.decoded += len(spans)
-        return layout, hidden[layout.ends]
+        end = {}
+        for span, place in zip(layout.spans, layout.ends.tolist(), strict=True):
+            end |= dict.fromkeys(twins[span.slot], place)
+            if others := twins[span.slot][1:]:
+                self._own.copy(span.slot, others, len(live[span.slot].own))
+        return hidden[[end[slot] for slot in live]]
 
     def _pass(self, opened: Sequence[Prefix], spans: Sequence[Span]) -> tuple[Layout, Tensor]:
         layout = Layout(self._prefixes, self._own, opened, spans, self._device)
@@ -197,6 +200,16 @@ class TorchEngine:
     @property
     def _device(self) -> torch.device:
         return next(self.policy.model.parameters()).device
+
+
+def _twins(live: dict[int, Talk]) -> dict[int, list[int]]:
+    """Slots that are to be fed the same behind the same, by the first of them."""
+    same: dict[tuple[int, ...], list[int]] = {}
+    for slot, talk in live.items():
+        # Once they draw they part, or go on alike; telling costs more than it saves.
+        known = (*talk.prefix, *talk.own, *talk.due) if talk.answer.fresh else (-1 - slot,)
+        same.setdefault(known, []).append(slot)
+    return {slots[0]: slots for slots in same.values()}
 
 
 def _chunks(prefixes: Sequence[Prefix]) -> Iterator[list[Prefix]]:

@@ -181,7 +181,7 @@ class FakeEngine:
         self.script, self.stop_ids = script, stop_ids
         self.requests: list[Request] = []
         self.released: list[int] = []
-        self.prefilled = self.decoded = 0
+        self.prefilled = 0
         self._finished: dict[int, Sample] = {}
 
     def add(self, requests: Sequence[Request]) -> None:
