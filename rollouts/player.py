@@ -24,7 +24,6 @@ from runs.errors import ConfigError, EnvError, PolicyError
 if TYPE_CHECKING:
     from policies.policy import Policy
 
-import os; LAG=int(os.environ.get("LAG","1"))
 OPENED = 16  # episodes that may begin at once
 
 
@@ -145,18 +144,18 @@ class Player:
     def _play_out(self, seats: list[Seat], temperature: float) -> None:
         """Play every seat to its end; one that ends leaves its slot to the next in order.
 
-        Time is counted in tokens: while others draw `LAG` more, the environment of a finished
+        Time is counted in tokens: while others draw `engine.lag` more, the environment of a finished
         turn answers, and then its answer is waited for. So who is in which batch depends on what
         was sampled and never on how long anything took.
         """
         free, waiting = deque(range(min(len(seats), self._slots))), deque(seats)
         calls: deque[Call] = deque()
         speaking: dict[int, Seat] = {}
-        tick = 0
+        tick, lag = 0, int(self._config.engine.lag)
         while waiting or calls or speaking:
             if opened := self._open(waiting, free):
                 asked = {seat.slot: seat.task for seat in opened}
-                calls.append(Call(tick + 1 + LAG, opened, self._stepper.submit(self._reset, asked)))
+                calls.append(Call(tick + 1 + lag, opened, self._stepper.submit(self._reset, asked)))
             if not speaking:
                 tick = max(tick, calls[0].due)
             while calls and calls[0].due <= tick:
@@ -167,7 +166,7 @@ class Player:
                         free.append(seat.slot)
             if actions := self._advance(speaking, temperature):
                 acted = [speaking.pop(slot) for slot in actions]
-                calls.append(Call(tick + 1 + LAG, acted, self._stepper.submit(self._step, actions)))
+                calls.append(Call(tick + 1 + lag, acted, self._stepper.submit(self._step, actions)))
             tick += 1
         self._pool.release(list(free))
 

@@ -68,7 +68,10 @@ NUMBERS: dict[str, Number] = {
     "policy.temperature": Number(0.001, False),
     "policy.max_tokens": SIZE,
     "policy.context": SIZE,
+    "policy.lora.rank": COUNT,
+    "policy.lora.alpha": POSITIVE,
     "engine.max_batch": SIZE,
+    "engine.lag": COUNT,
 }
 # Known faults of the paper's released code, and the check that reproducing each switches off.
 FAULTS = {

@@ -74,7 +74,7 @@ def toy_config(**changes: Any) -> Any:
                 "max_tokens": 6,
                 "context": 512,
             },
-            "engine": {"name": "torch", "max_batch": 256},
+            "engine": {"name": "torch", "max_batch": 256, "lag": 1},
         }
     )
     for name, value in changes.items():
