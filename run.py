@@ -200,10 +200,11 @@ def run_grid(cells: Sequence[Cell], out: Console) -> int:
         with suppress(RunError):  # the cell itself will fail with it, and alone
             if (found := store.find(cell.config)).state == "stale":
                 out.print(f"made by other code, will be run again: {found.id}")
-    outcomes = run_cells(cells, store, Path(__file__).resolve(), out.print)
+    jobs = max(cell.config["run"]["jobs"] for cell in cells)
+    outcomes, stopped = run_cells(cells, store, Path(__file__).resolve(), out.print, jobs)
     report(outcomes, store.root, out)
     out.print(usage(time.monotonic() - began))
-    if len(outcomes) < len(cells) or outcomes[-1].status == "interrupted":
+    if stopped:
         out.print(f"interrupted after {len(outcomes)} of {len(cells)} cells; start it again")
         return INTERRUPTED
     return 0 if all(outcome.good for outcome in outcomes) else FAILED

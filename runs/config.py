@@ -34,6 +34,7 @@ SHARE = Number(0, False, most=1)
 NUMBERS: dict[str, Number] = {
     "seed": COUNT,
     "threads": SIZE,
+    "run.jobs": SIZE,
     "optim.lr": POSITIVE,
     "optim.critic_lr": POSITIVE,
     "optim.weight_decay": RATE,
@@ -87,12 +88,14 @@ SWITCHES = (
     "env.show_admissible",
     "env.constrain",
     "env.show_score",
+    "policy.checkpointing",
     *(f"compat.{fault}" for fault in FAULTS),
 )
 CHOICES = {
     "policy.name": ("tiny", "hf"),
     "policy.critic": ("shared", "separate"),
     "engine.name": ("torch",),
+    "optim.minibatch": ("episodes", "groups"),
 }
 EVALUATED = ("test", "validation")
 # The base policies that ship learned from games with these seeds.
@@ -299,6 +302,22 @@ def _policy(config: Config) -> Iterator[str]:
         yield f"policy.path={path} does not exist; name a directory that holds a model."
 
 
+def _lora(config: Config) -> Iterator[str]:
+    lora, algo = config["policy"]["lora"], config["algo"]
+    targets = lora["targets"]
+    listed = [targets] if isinstance(targets, str) else targets
+    if not isinstance(listed, list) or not all(isinstance(one, str) and one for one in listed):
+        yield f"policy.lora.targets={targets} must be all-linear or a list of names of layers."
+    elif not listed:
+        yield "policy.lora.targets is empty; set it to all-linear, or policy.lora.rank to 0."
+    if lora["rank"] and algo.get("kl_coef") and config["sft"]["demos"] and algo["name"] != "sft":
+        yield (
+            "policy.lora.rank, sft.demos and algo.kl_coef do not go together: the reference of an "
+            "adapter is the base without it, not what demonstrations made of it; train with "
+            "algo=sft first and start from its checkpoint (policy.path), or set algo.kl_coef=0."
+        )
+
+
 def _demonstrations(config: Config) -> Iterator[str]:
     name, demos = config["algo"]["name"], config["sft"]["demos"]
     if name == "sft" and demos == 0:
@@ -323,6 +342,11 @@ def _training(config: Config) -> Iterator[str]:
         yield (
             f"algo.minibatches={algo['minibatches']} is more than the {episodes} episodes of an "
             "iteration (train.tasks x algo.group_size)."
+        )
+    elif config["optim"]["minibatch"] == "groups" and algo["minibatches"] > train["tasks"]:
+        yield (
+            f"algo.minibatches={algo['minibatches']} is more than the {train['tasks']} groups of "
+            "an iteration (train.tasks); lower it, or set optim.minibatch=episodes."
         )
 
 
@@ -361,6 +385,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     _games,
     _history,
     _policy,
+    _lora,
     _demonstrations,
     _training,
     _evaluation,

@@ -160,6 +160,31 @@ def test_a_failing_cell_touches_no_other_and_only_it_is_run_again(tmp_path: Path
     assert not list((tmp_path / "out").rglob("multirun.yaml"))
 
 
+def test_cells_run_side_by_side_and_stay_apart(tmp_path: Path):
+    """Two at once: one waits until it is interrupted, the others fail and finish beside it."""
+    process = start(tmp_path, "-m", "seed=4,1,2,2", "run.jobs=2", wait=4, fail=1)
+    assert process.stdout is not None
+    lines, deadline = [], time.monotonic() + 300
+    for line in process.stdout:
+        lines.append(line)
+        if "finished before" in line:
+            break
+        assert time.monotonic() < deadline
+    time.sleep(2)
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=300)
+    out = "".join(lines) + rest
+    assert process.returncode == run.INTERRUPTED, out
+    assert {s: r["status"] for s, r in records(tmp_path).items()} == {
+        1: "failed", 2: "finished", 4: "interrupted",
+    }  # fmt: skip
+    # The second seed=2 waited for the first and had nothing to do.
+    assert records(tmp_path)[2]["attempts"] == 1
+    assert "seed=1: " in out and "the model caught fire" in out
+    ends = [line.split()[0] for line in rest.splitlines() if " (seed=" in line]
+    assert ends == ["interrupted", "failed", "finished", "skipped"], rest
+
+
 def test_a_killed_run_goes_on(tmp_path: Path):
     code, out, _ = finish(tmp_path, "seed=3", kill=3)
     assert code == -signal.SIGKILL

@@ -96,13 +96,20 @@ def test_a_damaged_record_fails_its_own_cell_and_no_other(
     other = {**config, "seed": 7}
     played = []
 
-    def play(cell, found, entry):
-        played.append(cell.config["seed"])
-        return Outcome(cell, found.directory, "finished"), False
+    class Played:
+        running = False
 
-    monkeypatch.setattr("runs.grid._run_cell", play)
+        def __init__(self, cell, directory, entry, label):
+            self.cell, self.directory = cell, directory
+            played.append(cell.config["seed"])
+
+        def outcome(self):
+            return Outcome(self.cell, self.directory, "finished")
+
+    monkeypatch.setattr("runs.grid.Child", Played)
     cells = [Cell(["seed=0"], config), Cell(["seed=7"], other)]
-    outcomes = run_cells(cells, store, Path("run.py"), lambda text: None)
+    outcomes, stopped = run_cells(cells, store, Path("run.py"), lambda text: None)
+    assert not stopped
     assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
     assert outcomes[0].error is not None and "run.json" in outcomes[0].error
     assert played == [7]
