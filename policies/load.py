@@ -15,6 +15,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from policies.attention import Span, attend_spans
 from policies.policy import Policy, head_of, trunk_of
 from runs.errors import PolicyError
 from runs.rng import key
@@ -98,11 +99,13 @@ def load_policy(
 ) -> Policy:
     """The policy of `config` (`policy.*`), with critic and reference where they are asked for.
 
-    The value head is drawn from `seed`, so that two runs with one seed start alike.
+    The value head and a LoRA adapter are drawn from `seed`, so that two runs with one seed start
+    alike.
 
     Raises:
-        PolicyError: it cannot be loaded, has no chat template, or its head does more than one
-            linear map (a soft cap, say), which reading logits at chosen positions would skip.
+        PolicyError: it cannot be loaded, has no chat template, its head does more than one
+            linear map (a soft cap, say), which reading logits at chosen positions would skip, or
+            its layers mix tokens in another way than by attention.
     """
     path = policy_path(config)
     model, tokenizer = load_model(path)
@@ -111,6 +114,13 @@ def load_policy(
         raise PolicyError(f"policy.context={config.context} is over the {limit} of {path}")
     _check_head(model, path)
     policy = Policy(model, tokenizer, stop_ids(model, tokenizer), config)
+    _check_packing(policy, path)
+    if config.lora.rank:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(seed, "lora") % 2**63)
+            policy.add_adapter(config.lora)
+    if config.checkpointing:
+        policy.recompute_activations()
     if critic:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(seed, "value_head") % 2**63)
@@ -130,3 +140,19 @@ def _check_head(model: PreTrainedModel, path: str) -> None:
         raise PolicyError(
             f"policy.path: {path} changes its logits after the output layer, which is not supported"
         )
+
+
+@torch.no_grad()
+def _check_packing(policy: Policy, path: str) -> None:
+    """Two sequences that begin alike, packed, must have the states that each has alone."""
+    ids = torch.arange(7) % policy.model.config.vocab_size
+    positions = torch.tensor([0, 1, 2, 3, 4, 3, 4])
+    attend = attend_spans([Span(0, 3, 7), Span(3, 5, 5), Span(5, 7, 7)])
+    packed = policy.packed_hidden(ids, positions, attend)
+    for row in ([0, 1, 2, 3, 4], [0, 1, 2, 5, 6]):
+        alone = policy.hidden(ids[None, row], positions[None, row], torch.ones(1, 5).bool())[0]
+        if not torch.allclose(packed[row], alone, atol=1e-4, rtol=1e-3):
+            raise PolicyError(
+                f"policy.path: {path} has layers that are not plain attention over the whole past, "
+                "which cannot be trained on packed rows; choose another model"
+            )

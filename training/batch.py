@@ -1,7 +1,7 @@
 """Rows with their credit, micro-batches under a token budget, and the forward pass they share.
 
-Padding exists only inside `score`: what comes back is flat over action tokens, in the order of
-the rows, so no statistic and no loss can see it (design, rules 5 and 9).
+Rows are packed, never padded, and what comes back is flat over action tokens, in the order of the
+rows: no statistic and no loss can see how they were laid out (design, rules 5 and 9).
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from algorithms.divergence import entropy
+from policies.attention import attend_spans
 from policies.policy import Policy
 from rollouts.types import Episode, Row
 from runs.errors import InvariantError
+from training.blind import blind_states
+from training.heads import read_tokens
+from training.pack import Pack, as_key, cut, pack
 
 
 @dataclass
@@ -23,7 +27,7 @@ class PlacedRow:
     """One row, and where its A action tokens stand among the sampled tokens of the whole batch.
 
     index[A] int64: offset of the episode plus the token's place in it, counted in turn order.
-    length: tokens that must be read to predict the last action token, counted before padding.
+    length: tokens that must be read to predict the last action token.
     """
 
     row: Row
@@ -31,19 +35,23 @@ class PlacedRow:
     index: Tensor
     length: int
 
+    @property
+    def read(self) -> Tensor:
+        """The ids before the last action token: nothing is predicted from what follows."""
+        return self.row.ids[: self.length]
+
 
 @dataclass
 class Scores:
     """What the policy says of A action tokens, each read from the state *before* the token.
 
     logp[A] and entropy[A] at the sampling temperature, over the allowed ids where decoding was
-    constrained; values[A] of the critic and reference[A] log-probabilities when asked for.
+    constrained; values[A] of the critic when asked for.
     """
 
     logp: Tensor
     entropy: Tensor
     values: Tensor | None = None
-    reference: Tensor | None = None
 
 
 def lay_out(episodes: Sequence[Episode]) -> list[list[PlacedRow]]:
@@ -77,25 +85,23 @@ def lay_out(episodes: Sequence[Episode]) -> list[list[PlacedRow]]:
 def micro_batches(
     rows: Sequence[PlacedRow], budget: int, whole_episodes: bool = False
 ) -> list[list[PlacedRow]]:
-    """Rows sorted by length, cut so that rows x longest row stays within `budget` tokens.
+    """Rows sorted by their ids, cut so that at most `budget` tokens are computed at a time.
 
-    A row longer than the budget is a micro-batch of its own. `whole_episodes` keeps the rows of
-    an episode together, for a loss in which its tokens share a number.
+    Sorted, rows that begin alike are neighbours, and what they have in common counts once. A row
+    longer than the budget is a micro-batch of its own. `whole_episodes` keeps the rows of an
+    episode together, for a loss in which its tokens share a number.
     """
     units: dict[int, list[PlacedRow]] = {}
-    for place, placed in enumerate(rows):
-        units.setdefault(placed.episode if whole_episodes else place, []).append(placed)
+    for at in _sorted([placed.read.numpy() for placed in rows]):
+        units.setdefault(rows[at].episode if whole_episodes else at, []).append(rows[at])
+    ids = [[placed.read.numpy() for placed in unit] for unit in units.values()]
+    flat = list(units.values())
+    return [[row for at in part for row in flat[at]] for part in cut(ids, budget)]
 
-    def size(unit: list[PlacedRow]) -> tuple[int, int, int]:
-        return max(s.length for s in unit), unit[0].row.group, unit[0].row.member
 
-    batches: list[list[PlacedRow]] = []
-    for unit in sorted(units.values(), key=size):
-        if batches and (len(batches[-1]) + len(unit)) * size(unit)[0] <= budget:
-            batches[-1] += unit
-        else:
-            batches.append(list(unit))
-    return batches
+def _sorted(ids: Sequence[np.ndarray]) -> list[int]:
+    keys = [as_key(one) for one in ids]
+    return sorted(range(len(ids)), key=keys.__getitem__)
 
 
 def segments(rows: Sequence[PlacedRow], ratio: str) -> Tensor:
@@ -117,35 +123,36 @@ def score(
     temperature: float,
     want: frozenset[str] = frozenset(),
     blind: bool = False,
+    reference: bool = False,
 ) -> Scores:
-    """One forward pass over a micro-batch of B rows, T tokens wide after right padding.
+    """One forward pass over a micro-batch; of the policy, or of its reference.
 
-    `blind` (compat.prompt_attention) hides all but the last B tokens of every prompt.
-
-    The head sees the A states before action tokens only, never [B, T, V]. `want` may name
-    "values", "reference" and "entropy" (then with gradient; else it is measured only).
+    The head sees the states before action tokens only, never all of them. `want` may name
+    "values" and "entropy" (then with gradient; else it is measured only). `blind`
+    (compat.prompt_attention) hides all but the last tokens of every prompt, one a row.
     """
-    ids, positions, mask = _pad(policy, _cut(rows))
-    if blind:
-        for place, placed in enumerate(rows):
-            mask[place, : max(0, int(placed.row.action.nonzero()[0]) - len(rows))] = False
-    at = _states_before_actions(rows, ids.shape[1], ids.device)
-    targets = torch.cat([placed.row.ids[placed.row.action] for placed in rows]).to(ids.device)
-    allowed = _allowed(rows)
-    hidden = policy.hidden(ids, positions, mask)
-    logits = _restricted(policy.logits(hidden.flatten(0, 1)[at]).float() / temperature, allowed)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and "entropy" in want):
-        spread = entropy(logits)
-    scores = Scores(_of_targets(logits, targets), spread)
+    lay = blind_states if blind else _packed_states
+    with policy.referring(reference) as model:
+        states, place = lay(policy, rows, model)
+        allowed = _allowed(rows)
+        if allowed is not None:  # tokens of one state need not have the same choice
+            states, place = states[place], torch.arange(len(place), device=states.device)
+        targets = torch.cat([placed.row.ids[placed.row.action] for placed in rows])
+        logp, spread = read_tokens(
+            lambda part: policy.logits(part, model).float().div_(temperature),
+            policy.vocabulary,
+            states,
+            place,
+            targets.to(states.device),
+            allowed,
+            "entropy" in want,
+        )
+    scores = Scores(logp, spread)
     if "values" in want:
-        trunk = hidden if policy.shares_trunk else policy.critic_hidden(ids, positions, mask)
-        scores.values = policy.values(trunk.flatten(0, 1)[at]).float()
-    if "reference" in want:
-        with torch.no_grad():
-            states = policy.hidden(ids, positions, mask, model=policy.reference)
-            states = states.flatten(0, 1)[at]
-            logits = policy.logits(states, model=policy.reference).float() / temperature
-            scores.reference = _of_targets(_restricted(logits, allowed), targets)
+        trunk = policy.critic_trunk
+        if trunk is not None:
+            states, place = lay(policy, rows, trunk)
+        scores.values = policy.values(states)[place].float()
     return scores
 
 
@@ -154,29 +161,25 @@ def read_values(policy: Policy, rows: Sequence[PlacedRow], budget: int, total: i
     values = torch.zeros(total)
     with torch.no_grad():
         for batch in micro_batches(rows, budget):
-            ids, positions, mask = _pad(policy, _cut(batch))
-            at = _states_before_actions(batch, ids.shape[1], ids.device)
-            states = policy.critic_hidden(ids, positions, mask).flatten(0, 1)[at]
+            states, place = _packed_states(policy, batch, policy.critic_trunk or policy.model)
             index = torch.cat([placed.index for placed in batch])
-            values[index] = policy.values(states).float().cpu()
+            values[index] = policy.values(states)[place].float().cpu()
     return values
 
 
 def read_final_values(policy: Policy, prompts: Sequence[list[int]], budget: int) -> list[float]:
     """The critic's value after the last token of each prompt, without gradient."""
     values = [0.0] * len(prompts)
-    by_length = sorted(range(len(prompts)), key=lambda place: len(prompts[place]))
+    ids = [torch.tensor(prompt) for prompt in prompts]
+    order = _sorted([one.numpy() for one in ids])
     with torch.no_grad():
-        while by_length:
-            longest = len(prompts[by_length[-1]])
-            chosen = by_length[-max(1, budget // longest) :]
-            del by_length[-len(chosen) :]
-            ids, positions, mask = _pad(policy, [torch.tensor(prompts[c]) for c in chosen])
-            last = torch.tensor([len(prompts[c]) - 1 for c in chosen], device=ids.device)
-            states = policy.critic_hidden(ids, positions, mask)
-            states = states[torch.arange(len(chosen), device=ids.device), last]
-            for place, value in zip(chosen, policy.values(states).tolist(), strict=True):
-                values[place] = value
+        for part in cut([[ids[at].numpy()] for at in order], budget):
+            chosen = [order[at] for at in part]
+            packed = pack([ids[at] for at in chosen])
+            states = _hidden(policy, packed, policy.critic_trunk or policy.model)
+            last = torch.stack([where[-1] for where in packed.where]).to(states.device)
+            for at, value in zip(chosen, policy.values(states[last]).tolist(), strict=True):
+                values[at] = value
     return values
 
 
@@ -187,47 +190,36 @@ def read_logp(
     budget: int,
     total: int,
     reference: bool = False,
+    blind: bool = False,
 ) -> Tensor:
     """Log-probabilities [total] of every sampled token, without gradient; of the policy that is
     trained, or the reference."""
     logp = torch.zeros(total)
-    want = frozenset({"reference"} if reference else ())
     with torch.no_grad():
         for batch in micro_batches(rows, budget):
-            scores = score(policy, batch, temperature, want)
-            read = scores.reference if reference else scores.logp
-            assert read is not None
-            logp[torch.cat([placed.index for placed in batch])] = read.float().cpu()
+            scores = score(policy, batch, temperature, blind=blind, reference=reference)
+            logp[torch.cat([placed.index for placed in batch])] = scores.logp.float().cpu()
     return logp
 
 
-def _cut(rows: Sequence[PlacedRow]) -> list[Tensor]:
-    """Rows before their last action token: nothing is predicted from what follows."""
-    return [placed.row.ids[: placed.length] for placed in rows]
-
-
-def _pad(policy: Policy, sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """ids, positions (int64) and mask (bool), each [B, T], padded on the right.
-
-    The mask is True everywhere: padding comes after all that is read, so causal attention never
-    sees it, and without a mask to apply attention takes its fast causal kernel.
-    """
-    longest = max(len(sequence) for sequence in sequences)
-    ids = torch.zeros((len(sequences), longest), dtype=torch.long)
-    for place, sequence in enumerate(sequences):
-        ids[place, : len(sequence)] = sequence
-    positions = torch.arange(longest).expand(len(sequences), longest)
-    device = next(policy.model.parameters()).device
-    ids = ids.to(device)
-    return ids, positions.to(device), torch.ones_like(ids, dtype=torch.bool)
-
-
-def _states_before_actions(rows: Sequence[PlacedRow], width: int, device: torch.device) -> Tensor:
-    """Places [A] in the flattened [B * T] states: the position before each action token."""
-    places = [
-        placed.row.action.nonzero()[:, 0] - 1 + place * width for place, placed in enumerate(rows)
+def _packed_states(
+    policy: Policy, rows: Sequence[PlacedRow], model: nn.Module
+) -> tuple[Tensor, Tensor]:
+    """States [S, D] from which action tokens are predicted, and place[A], which state of each."""
+    packed = pack([placed.read for placed in rows])
+    before = [
+        where[placed.row.action.nonzero()[:, 0] - 1]
+        for placed, where in zip(rows, packed.where, strict=True)
     ]
-    return torch.cat(places).to(device)
+    at, place = torch.cat(before).unique(return_inverse=True)
+    states = _hidden(policy, packed, model)
+    return states[at.to(states.device)], place.to(states.device)
+
+
+def _hidden(policy: Policy, packed: Pack, model: nn.Module) -> Tensor:
+    device = next(model.parameters()).device
+    attend = attend_spans(packed.spans)
+    return policy.packed_hidden(packed.ids.to(device), packed.positions.to(device), attend, model)
 
 
 def _allowed(rows: Sequence[PlacedRow]) -> list[list[int] | None] | None:
@@ -239,20 +231,3 @@ def _allowed(rows: Sequence[PlacedRow]) -> list[list[int] | None] | None:
         count = len(placed.index)
         allowed += [None] * count if placed.row.allowed is None else placed.row.allowed
     return allowed
-
-
-def _restricted(logits: Tensor, allowed: list[list[int] | None] | None) -> Tensor:
-    """Logits [A, V] with -inf on the ids that a token could not be drawn from."""
-    if allowed is None:
-        return logits
-    refused = torch.zeros_like(logits, dtype=torch.bool)
-    for place, ids in enumerate(allowed):
-        if ids is not None:
-            refused[place] = True
-            refused[place, ids] = False
-    return logits.masked_fill(refused, -torch.inf)
-
-
-def _of_targets(logits: Tensor, targets: Tensor) -> Tensor:
-    """Log-probabilities [A] of the targets [A] under logits [A, V]."""
-    return logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]

@@ -33,11 +33,14 @@ class Batch:
 
     rows[E] lists the rows of each episode; logp, advantages, weight [N] float32, value_at [N]
     bool; returns and values [N] where the algorithm has a critic. `logp` are the generator's
-    numbers, `proximal` [N] the trainer's own where `algo.behaviour_cap` tells them apart.
-    `health` holds what was measured on the way.
+    numbers, `proximal` [N] the trainer's own where `algo.behaviour_cap` tells them apart, and
+    `reference` [N] those of the policy that a KL in the loss pulls towards; both are read when an
+    update begins. groups[E] says which episodes are of one group. `health` holds what was
+    measured on the way.
     """
 
     episodes: list[Episode]
+    groups: list[int]
     rows: list[list[PlacedRow]]
     logp: Tensor
     advantages: Tensor
@@ -46,6 +49,7 @@ class Batch:
     returns: Tensor | None = None
     values: Tensor | None = None
     proximal: Tensor | None = None
+    reference: Tensor | None = None
     health: dict[str, float] = field(default_factory=dict)
 
 
@@ -71,6 +75,7 @@ def assign(
     returns = [credit.returns for credit in flat if credit.returns is not None]
     batch = Batch(
         episodes,
+        [place for place, group in enumerate(groups) for _ in group.alive],
         rows,
         logp=logp,
         advantages=torch.cat([credit.advantages for credit in flat]),

@@ -67,7 +67,7 @@ class Learner:
         if not algorithm.plays:
             actor["lr"] = config.sft.lr
         groups = _decaying([actor, *critic], config.optim.weight_decay)
-        self.optimizer = torch.optim.AdamW(groups, betas=BETAS)
+        self.optimizer = torch.optim.AdamW(groups, betas=BETAS, fused=True)
         self._ratio = algorithm.surrogate.ratio
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
         self._progress = 0.0
@@ -83,11 +83,13 @@ class Learner:
         algo, tally, tokens = self.config.algo, Tally(), 0
         if self.algorithm.surrogate.behaviour_cap is not None:
             batch.proximal = self._read_logp(batch)
+        if self.algorithm.needs_reference:
+            batch.reference = self._read_logp(batch, reference=True)
         # With demonstrations before RL the first of its updates is number 1.
         self._progress = (iteration - bool(self.config.sft.demos)) / self.config.train.iterations
         for epoch in range(algo.epochs):
             order = generator(self.config.seed, "shuffle", iteration, epoch)
-            for chosen in minibatches(len(batch.episodes), algo.minibatches, order):
+            for chosen in minibatches(self._units(batch), algo.minibatches, order):
                 rows = [row for place in chosen for row in batch.rows[place]]
                 taught = [row for row in rows if self._teaches(batch, row)]
                 if not taught:
@@ -141,11 +143,27 @@ class Learner:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * share
 
-    def _read_logp(self, batch: Batch) -> Tensor:
-        """The trainer's own log-probabilities [N] of what the generator sampled."""
+    def _units(self, batch: Batch) -> list[list[int]]:
+        """Places of the episodes that stay together in a minibatch."""
+        if self.config.optim.minibatch == "episodes":
+            return [[place] for place in range(len(batch.episodes))]
+        units: dict[int, list[int]] = {}
+        for place, group in enumerate(batch.groups):
+            units.setdefault(group, []).append(place)
+        return list(units.values())
+
+    def _read_logp(self, batch: Batch, reference: bool = False) -> Tensor:
+        """The trainer's own log-probabilities [N] of what the generator sampled, or those of the
+        reference: read once, before any pass, and over all rows, which have most in common."""
         rows = [row for of_episode in batch.rows for row in of_episode]
-        temperature, budget = self.config.policy.temperature, self.config.optim.micro_tokens
-        return read_logp(self.policy, rows, temperature, budget, len(batch.logp))
+        config, blind = self.config, self._blind and reference
+        temperature, budget = config.policy.temperature, config.optim.micro_tokens
+        size = len(batch.logp)
+        return read_logp(self.policy, rows, temperature, budget, size, reference, blind)
+
+    @property
+    def _blind(self) -> bool:
+        return "prompt_attention" in self.algorithm.faults
 
     def _teaches(self, batch: Batch, row: PlacedRow) -> bool:
         algorithm = self.algorithm
@@ -173,10 +191,9 @@ class Learner:
         share = weights[torch.cat([row.index for row in taught])].sum().item()
         needs = {
             "values": self.algorithm.needs_critic,
-            "reference": self.algorithm.needs_reference,
             "entropy": self.algorithm.needs_entropy,
         }
-        blind = "prompt_attention" in algorithm.faults
+        blind = self._blind
         want = frozenset(name for name, needed in needs.items() if needed)
 
         def loss(micro: list[PlacedRow]) -> tuple[Tensor, dict[str, float]]:
@@ -198,10 +215,12 @@ class Learner:
         return loss
 
 
-def minibatches(count: int, parts: int, order: np.random.Generator) -> Iterator[list[int]]:
-    """Places of `count` episodes, shuffled and cut into at most `parts` almost equal lists."""
-    for part in np.array_split(order.permutation(count), min(parts, count)):
-        yield part.tolist()
+def minibatches(
+    units: list[list[int]], parts: int, order: np.random.Generator
+) -> Iterator[list[int]]:
+    """Places of episodes, their units shuffled and cut into at most `parts` almost equal lists."""
+    for part in np.array_split(order.permutation(len(units)), min(parts, len(units))):
+        yield [place for unit in part for place in units[unit]]
 
 
 def refuse_drift(error: float, policy: Policy) -> None:
@@ -244,6 +263,7 @@ def _action_tokens(
     device = scores.logp.device
     behaviour = batch.logp[index].to(device)
     proximal = None if batch.proximal is None else batch.proximal[index].to(device)
+    reference = None if batch.reference is None else batch.reference[index].to(device)
     return ActionTokens(
         logp=scores.logp,
         old_logp=behaviour if proximal is None else proximal,
@@ -251,7 +271,7 @@ def _action_tokens(
         advantages=batch.advantages[index].to(device),
         weights=weights[index].to(device),
         entropy=scores.entropy,
-        reference_logp=scores.reference,
+        reference_logp=reference,
         values=scores.values,
         returns=None if batch.returns is None else batch.returns[index].to(device),
         value_weights=value_weights[index].to(device),

@@ -23,7 +23,8 @@ TOKENIZER = base_tokenizer()
 def settings(path, **changes):
     values = {
         "name": "hf", "path": path and str(path), "critic": "shared", "temperature": 0.7,
-        "max_tokens": 8, "context": 64, "size": "small",
+        "max_tokens": 8, "context": 64, "size": "small", "checkpointing": False,
+        "lora": SimpleNamespace(rank=0, alpha=16, targets="all-linear"),
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 

@@ -1,6 +1,5 @@
 """Known faults can be reproduced, are said aloud, and switch off one check each."""
 
-import functools
 import json
 from pathlib import Path
 
@@ -63,8 +62,7 @@ def test_a_trainer_that_sees_little_of_the_prompt_is_told_apart_by_rule_4(monkey
     policy = policy_for(config)
     right = Learner(policy, make_algorithm(config.algo), config)
     batch, _ = assign(right.algorithm, policy, played(config, policy), config)
-    blindly = functools.partial(score, blind=True)
-    monkeypatch.setattr("training.step.score", lambda p, r, t, w, _: blindly(p, r, t, w))
+    monkeypatch.setattr("training.step.score", lambda p, r, t, w, _: score(p, r, t, w, blind=True))
     with pytest.raises(InvariantError, match="recomputed log-probability"):
         right.update(batch, 0)
 

@@ -58,12 +58,12 @@ def test_an_observation_is_read_and_never_learned():
     assert (after[later] - before[later]).abs().max() > 1e-4
     row.row.ids[inside[3]] = kept
 
-    states, hidden = [], policy.hidden
-    policy.hidden = lambda *a, **k: states.append(hidden(*a, **k)) or states[-1]
+    states, hidden = [], policy.packed_hidden
+    policy.packed_hidden = lambda *a: states.append(hidden(*a)) or states[-1]
     scores = score(policy, [row], 0.7)
     states[0].retain_grad()
     scores.logp.sum().backward()
-    learned = states[0].grad[0].abs().sum(-1) > 0
+    learned = states[0].grad.abs().sum(-1) > 0
     assert learned.tolist() == row.row.action[1 : len(learned) + 1].tolist()
 
 
@@ -75,23 +75,21 @@ def test_kl_of_observations_is_paid_by_nobody():
     algorithm = make_algorithm(config.algo)
     plain, _ = assign(algorithm, policy, groups, config)
     acts = {tuple(r.row.ids.tolist()): r.row.action for r in placed(groups)}
-    hidden = policy.hidden
+    hidden = policy.packed_hidden
     seen = 0
 
-    def counted(*args, **options):
+    def counted(ids, positions, attend, model):
         nonlocal seen
-        ids, model = args[0], options.get("model")
-        states = hidden(*args, **options)
-        if model is None or model is not policy.reference:
+        states = hidden(ids, positions, attend, model)
+        if model is not policy.reference:
             return states
-        states = states.clone()
-        row = ids[0].tolist()
+        row = ids.tolist()
         [whole] = [k for k in acts if list(k[: len(row)]) == row]
-        states[0][~acts[whole][1 : len(row) + 1]] += 5.0
+        states[~acts[whole][1 : len(row) + 1]] += 5.0
         seen += 1
         return states
 
-    policy.hidden = counted
+    policy.packed_hidden = counted
     config.optim.micro_tokens = 1
     noisy, _ = assign(algorithm, policy, groups, config)
     assert seen == len(acts)

@@ -14,6 +14,7 @@ from runs.rng import generator
 from tests.training.toy import config_for, played, policy_for
 from training.batch import lay_out, micro_batches, read_values
 from training.credit import assign
+from training.pack import pack
 from training.step import Learner, minibatches
 
 ALGOS = ["ppo", "grpo", "rloo"]
@@ -249,12 +250,31 @@ def test_learning_rates_fall_in_a_line_towards_their_final_share():
 
 @given(count=st.integers(1, 40), parts=st.integers(1, 9), seed=st.integers(0, 99))
 def test_minibatches_hold_every_episode_once(count, parts, seed):
-    cut = list(minibatches(count, parts, generator(seed, "shuffle", 0, 0)))
+    units = [[place] for place in range(count)]
+    cut = list(minibatches(units, parts, generator(seed, "shuffle", 0, 0)))
     assert sorted(place for part in cut for place in part) == list(range(count))
     sizes = [len(part) for part in cut]
     assert len(cut) == min(count, parts)
     assert max(sizes) - min(sizes) <= 1
-    assert cut == list(minibatches(count, parts, generator(seed, "shuffle", 0, 0)))
+    assert cut == list(minibatches(units, parts, generator(seed, "shuffle", 0, 0)))
+
+
+@pytest.mark.parametrize("kept", ["episodes", "groups"])
+def test_groups_are_kept_whole_in_a_minibatch_where_that_is_asked_for(kept, monkeypatch):
+    config = config_for("rloo", optim__minibatch=kept, algo__minibatches=2, algo__group_size=4)
+    policy = policy_for(config)
+    batch = batch_of(config, policy, played(config, policy, tasks=4))
+    learner = Learner(policy, make_algorithm(config.algo), config)
+    monkeypatch.setattr(Learner, "_teaches", lambda self, batch, row: True)
+    steps, descend = [], learner.descend
+    monkeypatch.setattr(
+        learner, "descend", lambda rows, *rest: steps.append(rows) or descend(rows, *rest)
+    )
+    learner.update(batch, 0)
+    assert sorted(row.episode for rows in steps for row in rows) == list(range(16))
+    assert [len(rows) for rows in steps] == [8, 8]
+    parts = [{batch.groups[row.episode] for row in rows} for rows in steps]
+    assert (not parts[0] & parts[1]) == (kept == "groups")
 
 
 @pytest.mark.parametrize("budget", [1, 200, 10_000])
@@ -265,5 +285,7 @@ def test_micro_batches_keep_the_budget_and_every_row(budget):
     rows = [r for of in lay_out([e for g in groups for e in g.episodes]) for r in of]
     cut = micro_batches(rows, budget)
     assert sorted(id(r) for micro in cut for r in micro) == sorted(id(r) for r in rows)
-    for micro in cut:
-        assert len(micro) == 1 or len(micro) * max(r.length for r in micro) <= budget
+    computed = [len(pack([r.read for r in micro]).ids) for micro in cut]
+    for micro, tokens in zip(cut, computed, strict=True):
+        assert len(micro) == 1 or tokens <= budget
+    assert budget < 10_000 or computed[0] < sum(r.length for r in rows)

@@ -52,6 +52,7 @@ def config_for(algo: str = "ppo", **changes: Any) -> Any:
         "warmup": 1,
         "final_share": 1.0,
         "micro_tokens": 2048,
+        "minibatch": "episodes",
     }
     config.sft = {"demos": 0, "epochs": 2, "lr": 3e-3, "batch": 2}
     config.train = {"iterations": 2, "tasks": 2, "checkpoint_every": 1}
