@@ -54,7 +54,7 @@ class Region(Generic[Key]):
         self._order.clear()
 
     def reserve(self, length: int, limit: int) -> None:
-        """Room for every slot in use to hold `length` tokens, of at most `limit`; nothing is lost."""
+        """Room for `length` tokens, at most `limit`, in every slot in use; nothing is lost."""
         slots = max(len(self._order), self._slots)
         if slots == self._slots and length <= self._length:
             return
@@ -83,7 +83,9 @@ class Region(Generic[Key]):
         for key in targets:
             for layer in self._buffers:
                 for buffer in layer:
-                    buffer[self.place[key], :, start:stop] = buffer[self.place[source], :, start:stop]
+                    buffer[self.place[key], :, start:stop] = buffer[
+                        self.place[source], :, start:stop
+                    ]
         self.filled |= dict.fromkeys(targets, stop)
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:

@@ -28,8 +28,9 @@ class Layout:
 
     The N tokens are laid end to end, without padding: first `opened` prefixes in full, then the
     spans that read an observation, then those of a single token, which decode. A prefix is kept
-    once for all the conversations that began with it, and is () for one that is alone. Keys and values are written before they are
-    looked at, so a prefix and its conversations may come in one pass.
+    once for all the conversations that began with it, and is () for one that is alone. Keys and
+    values are written before they are looked at, so a prefix and its conversations may come in
+    one pass.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Layout:
         self._reading, self._decoding = reading, decoding
         self.spans = reading + decoding
         self._shared = sum(map(len, opened))
-        ids = [token for tokens in (*opened, *(span.ids for span in self.spans)) for token in tokens]
+        ids = [
+            token for tokens in (*opened, *(span.ids for span in self.spans)) for token in tokens
+        ]
         self.ids = torch.tensor(ids, device=device)
         self._address()
         self._masks = [self._mask(span) for span in reading]
@@ -142,7 +145,7 @@ class Layout:
             shared[row] = len(span.prefix)
             if span.prefix:
                 members[self._prefixes.place[span.prefix]].append(row)
-        # A slot that is empty yet hides nothing, so that its softmax, which nobody reads, has a sum.
+        # A slot that is empty yet hides nothing: its softmax, which nobody reads, needs a sum.
         own = [count or self._length for count in self._own.held()]
         self._bias = torch.cat(
             [self._hide(shared, self._shared_length), self._hide(own, self._length)], -1

@@ -144,9 +144,9 @@ class Player:
     def _play_out(self, seats: list[Seat], temperature: float) -> None:
         """Play every seat to its end; one that ends leaves its slot to the next in order.
 
-        Time is counted in tokens: while others draw `engine.lag` more, the environment of a finished
-        turn answers, and then its answer is waited for. So who is in which batch depends on what
-        was sampled and never on how long anything took.
+        Time is counted in tokens: while others draw `engine.lag` more, the environment of a
+        finished turn answers, and then its answer is waited for. So who is in which batch depends
+        on what was sampled and never on how long anything took.
         """
         free, waiting = deque(range(min(len(seats), self._slots))), deque(seats)
         calls: deque[Call] = deque()

@@ -25,7 +25,7 @@ PASS_TOKENS = 4096  # tokens of one forward pass that only reads: bounds its mem
 
 @dataclass
 class Talk:
-    """A conversation: what it shares with others, what is cached behind that, and its answer.
+    """A conversation: what it shares with others, and what is cached behind that.
 
     `due` are the tokens that the next pass must feed, at least the last one of what is known.
     """
@@ -33,15 +33,14 @@ class Talk:
     prefix: Prefix
     own: list[int]
     due: list[int]
-    answer: Answer | None = None
 
 
 class TorchEngine:
     """`Engine` on a transformers causal LM.
 
     What conversations that begin alike have in common, the first prompt but for its last token,
-    is their prefix and kept once; what follows is a conversation's own. Each pass feeds every live answer what it lacks, an
-    observation or the token just drawn, and draws one token more for each.
+    is their prefix and kept once; what follows is a conversation's own. Each pass feeds every
+    answer what it lacks, an observation or the token just drawn, and draws one token more.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class TorchEngine:
         self.policy, self.max_tokens, self._values = policy, max_tokens, values
         self._rows, self._context = max_batch, context
         self._talks: dict[int, Talk] = {}
+        self._answers: dict[int, Answer] = {}
         self._begun: Counter[Prefix] = Counter()
         self._prefixes: Region[Prefix] = Region()
         self._own: Region[int] = Region()
@@ -62,7 +62,7 @@ class TorchEngine:
 
     @property
     def busy(self) -> bool:
-        return any(talk.answer is not None for talk in self._talks.values())
+        return bool(self._answers)
 
     def add(self, requests: Sequence[Request]) -> None:
         """Ask for answers. A changed policy version voids every cached conversation."""
@@ -78,8 +78,11 @@ class TorchEngine:
                 raise InvariantError(
                     f"a turn needs {longest} tokens of policy.context={self._context}"
                 )
-            talk = self._talk(request, alike[tuple(request.prompt[:-1])] > 1)
-            talk.answer = Answer(request, self.max_tokens, self.policy.stop_ids)
+            if request.slot in self._answers:
+                raise InvariantError(f"slot {request.slot} is asked while it still answers")
+            self._take_up(request, alike[tuple(request.prompt[:-1])] > 1)
+            answer = Answer(request, self.max_tokens, self.policy.stop_ids)
+            self._answers[request.slot] = answer
         if len(self._talks) > self._rows:
             raise InvariantError(
                 f"{len(self._talks)} conversations for the {self._rows} rows of the engine; "
@@ -88,22 +91,22 @@ class TorchEngine:
 
     def advance(self, temperature: float) -> dict[int, Sample]:
         """One token more for every answer asked for; those that are finished, by slot."""
-        live = {slot: talk for slot, talk in self._talks.items() if talk.answer is not None}
-        if not live:
+        if not self._answers:
             return {}
         with torch.no_grad(), _evaluating(self.policy.model):
-            hidden = self._feed(live)
-            values = self.policy.values(hidden).tolist() if self._values else [None] * len(live)
-            answers = [talk.answer for talk in live.values()]
+            hidden = self._feed()
+            values = self.policy.values(hidden).tolist() if self._values else [None] * len(hidden)
+            answers = list(self._answers.values())
             drawn = draw_next(answers, self.policy.logits(hidden), temperature)
         finished = {}
-        for (slot, talk), token, logp, value in zip(live.items(), *drawn, values, strict=True):
+        for slot, token, logp, value in zip(list(self._answers), *drawn, values, strict=True):
+            talk = self._talks[slot]
             talk.own += talk.due
             talk.due = [token]
-            sample = talk.answer.take(token, logp, value)
+            sample = self._answers[slot].take(token, logp, value)
             if sample is not None:
                 finished[slot] = sample
-                talk.answer = None
+                del self._answers[slot]
         return finished
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Sample]:
@@ -119,53 +122,49 @@ class TorchEngine:
             talk = self._talks.pop(slot, None)
             if talk is None:
                 continue
+            self._answers.pop(slot, None)
             self._own.leave(slot)
-            self._begun[talk.prefix] -= bool(talk.prefix)
-            if not self._begun[talk.prefix]:
+            if talk.prefix:
+                self._begun[talk.prefix] -= 1
+            if talk.prefix and not self._begun[talk.prefix]:
                 del self._begun[talk.prefix]
-                if talk.prefix:
-                    self._prefixes.leave(talk.prefix)
+                self._prefixes.leave(talk.prefix)
 
-    def _talk(self, request: Request, shared: bool) -> Talk:
+    def _take_up(self, request: Request, shared: bool) -> None:
         """The conversation of a request: as it is kept when the prompt extends it, else anew.
 
         `shared`: others begin with the same prompt, now; those that began earlier are looked up.
         """
         talk, prompt = self._talks.get(request.slot), request.prompt
         if talk is not None:
-            if talk.answer is not None:
-                raise InvariantError(f"slot {request.slot} is asked while it still answers")
             known = len(talk.prefix) + len(talk.own)
             if len(prompt) > known and prompt[:known] == [*talk.prefix, *talk.own]:
                 talk.due = prompt[known:]
-                return talk
+                return
             self.release([request.slot])
         prefix = tuple(prompt[:-1])
         if not shared and prefix not in self._begun:
             prefix = ()
-        talk = Talk(prefix, [], prompt[len(prefix) :])
-        self._begin(prefix)
-        self._own.enter(request.slot)
-        self._talks[request.slot] = talk
-        return talk
-
-    def _begin(self, prefix: Prefix) -> None:
         if prefix and prefix not in self._begun:
             self._prefixes.enter(prefix)
         if prefix:
             self._begun[prefix] += 1
+        self._own.enter(request.slot)
+        self._talks[request.slot] = Talk(prefix, [], prompt[len(prefix) :])
 
-    def _feed(self, live: dict[int, Talk]) -> Tensor:
+    def _feed(self) -> Tensor:
         """Compute all that is due, in as few passes as the budget allows.
 
-        Returns the hidden states [B, D] at the last token of every live conversation. Those that
-        were asked the same, with the same past, are computed once.
+        Returns the hidden states [B, D] at the last token of every conversation that answers.
+        Those that were asked the same, with the same past, are computed once.
         """
+        live = {slot: self._talks[slot] for slot in self._answers}
         self._reserve(live)
-        twins = _twins(live)
+        fresh = {slot for slot, answer in self._answers.items() if answer.fresh}
+        twins = _twins(live, fresh)
         opened = [p for p in self._prefixes.place if not self._prefixes.filled[p]]
         spans = [Span(slot, live[slot].prefix, live[slot].due) for slot in twins]
-        read = sum(len(live[slot].due) for slot in twins if live[slot].answer.fresh)
+        read = sum(len(live[slot].due) for slot in twins if slot in fresh)
         self.prefilled += read + sum(map(len, opened))
         if sum(map(len, opened)) + read > PASS_TOKENS:
             for chunk in _chunks(opened):
@@ -193,6 +192,7 @@ class TorchEngine:
 
     def _forget(self) -> None:
         self._talks.clear()
+        self._answers.clear()
         self._begun.clear()
         self._prefixes.clear()
         self._own.clear()
@@ -202,12 +202,12 @@ class TorchEngine:
         return next(self.policy.model.parameters()).device
 
 
-def _twins(live: dict[int, Talk]) -> dict[int, list[int]]:
+def _twins(live: dict[int, Talk], fresh: set[int]) -> dict[int, list[int]]:
     """Slots that are to be fed the same behind the same, by the first of them."""
     same: dict[tuple[int, ...], list[int]] = {}
     for slot, talk in live.items():
         # Once they draw they part, or go on alike; telling costs more than it saves.
-        known = (*talk.prefix, *talk.own, *talk.due) if talk.answer.fresh else (-1 - slot,)
+        known = (*talk.prefix, *talk.own, *talk.due) if slot in fresh else (-1 - slot,)
         same.setdefault(known, []).append(slot)
     return {slots[0]: slots for slots in same.values()}
 

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "policies": {"runs"},
     "envs": {"runs"},
     "analysis": {"runs"},
+    "benchmarks": {"training", "rollouts", "policies", "envs", "algorithms", "runs"},
     "algorithms": set(),
     "runs": set(),
 }

@@ -40,7 +40,8 @@ def same_episodes(fast, slow, margins) -> int:
     for one, other in zip(fast, slow, strict=True):
         for number, (a, b) in enumerate(zip(one.turns, other.turns, strict=False)):
             if a.ids != b.ids:
-                place = next(i for i, (x, y) in enumerate(zip(a.ids, b.ids, strict=False)) if x != y)
+                pairs = enumerate(zip(a.ids, b.ids, strict=False))
+                place = next(i for i, (x, y) in pairs if x != y)
                 (key,) = [k for k in margins if k[-3:] == (one.task.id, one.member, number)]
                 assert margins[key][place] < TIE, f"{a.ids} is not {b.ids}"
                 ties += 1
@@ -103,8 +104,7 @@ class Watched:
         return getattr(self._engine, name)
 
     def advance(self, temperature):
-        live = sorted(s for s, talk in self._engine._talks.items() if talk.answer is not None)
-        self.passes.append(live)
+        self.passes.append(sorted(self._engine._answers))
         return self._engine.advance(temperature)
 
 

@@ -1,0 +1,1 @@
+"""Speed, as ratios: one command a comparison, see benchmarks/README.md."""
