@@ -7,8 +7,10 @@ load torch into every environment worker. The child imports the target module an
 from __future__ import annotations
 
 import importlib
+import mmap
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,8 @@ from typing import Any
 from runs.errors import EnvError, TrivetError
 
 START_SECONDS = 300.0
+_NUMBER, _TIME = struct.Struct("q"), struct.Struct("d")
+_MARKS = _NUMBER.size + _TIME.size
 
 
 class ChildDied(Exception):
@@ -31,31 +35,39 @@ class Child:
     """Calls `target(*arguments)` once in a new process, then the result on each message.
 
     `target` is "module:name" of a callable that returns a callable. Arguments, messages and
-    replies are pickled; the child is ours, so pickles never come from outside. Raises `EnvError`
-    when the child cannot start.
+    replies are pickled; the child is ours, so pickles never come from outside. A list is served
+    item by item and replied to with one list, and `serving` tells how far that is. Raises
+    `EnvError` when the child cannot start.
     """
 
     def __init__(self, target: str, *arguments: Any) -> None:
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the child)
+        with tempfile.TemporaryFile() as shared:
+            shared.truncate(_MARKS)
+            self._marks = mmap.mmap(shared.fileno(), _MARKS)
+            self._spawn(theirs, shared.fileno())
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self.connection.send((target, arguments))
+        self._started = False
+
+    def _spawn(self, theirs: socket.socket, shared: int) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "OMP_NUM_THREADS": "1",
         }
+        numbers = [str(number) for number in (theirs.fileno(), shared, os.getpid())]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "envs.process", str(theirs.fileno()), str(os.getpid())],
-            pass_fds=(theirs.fileno(),),
+            [sys.executable, "-m", "envs.process", *numbers],
+            pass_fds=(theirs.fileno(), shared),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        theirs.close()
-        self.connection = Connection(ours.detach())
-        self.connection.send((target, arguments))
-        self._started = False
 
     def start(self) -> None:
         """Waits until the child serves; several children start in parallel before this."""
@@ -74,6 +86,7 @@ class Child:
         self._started = True
 
     def send(self, message: Any) -> None:
+        _mark(self._marks, 0)
         try:
             self.connection.send(message)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -86,6 +99,15 @@ class Child:
             raise ChildDied(self._last_words()) from error
 
     @property
+    def serving(self) -> tuple[int, float]:
+        """Index of the item that the child is at, and when it began it (`time.monotonic`)."""
+        seen = None
+        # Until two looks agree: the child may write between its halves.
+        while seen != (seen := self._marks[:]):
+            pass
+        return _NUMBER.unpack(seen[: _NUMBER.size])[0], _TIME.unpack(seen[_NUMBER.size :])[0]
+
+    @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
@@ -94,6 +116,7 @@ class Child:
         self.process.kill()
         self.process.wait()
         self.connection.close()
+        self._marks.close()
         self._log.close()
 
     def _last_words(self) -> str:
@@ -116,6 +139,14 @@ def reply_of(serve: Callable[[Any], Any], message: Any) -> tuple[str, Any]:
         return "raised", f"{type(error).__name__}: {error}"
 
 
+def _mark(marks: mmap.mmap, number: int) -> None:
+    # The time first: whoever reads between the two writes sees an item that began too late,
+    # and waits, where the other order would show one that began too early.
+    # Each as a whole: pack_into writes zeros before it writes, and 0 is long ago.
+    marks[_NUMBER.size :] = _TIME.pack(time.monotonic())
+    marks[: _NUMBER.size] = _NUMBER.pack(number)
+
+
 def _end_with(parent: int) -> None:
     """Ends this process when its parent is gone, even while it hangs in the interpreter."""
     while os.getppid() == parent:
@@ -124,8 +155,10 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    connection = Connection(int(sys.argv[1]))
-    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    socket_number, shared, parent = (int(number) for number in sys.argv[1:])
+    connection = Connection(socket_number)
+    marks = mmap.mmap(shared, _MARKS)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     target, arguments = connection.recv()
     module, name = target.split(":")
     try:
@@ -139,7 +172,14 @@ def main() -> None:
             message = connection.recv()
         except EOFError:
             return
-        connection.send(reply_of(serve, message))
+        if not isinstance(message, list):
+            connection.send(reply_of(serve, message))
+            continue
+        replies = []
+        for number, item in enumerate(message):
+            _mark(marks, number)
+            replies.append(reply_of(serve, item))
+        connection.send(replies)
 
 
 if __name__ == "__main__":

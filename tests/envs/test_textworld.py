@@ -128,8 +128,8 @@ def test_only_what_is_used_is_requested(custom):
     bare = TextWorldEnv(TextWorldOptions())
     step = bare.reset(custom[0])
     assert step.admissible == () and "policy_length" not in step.events
-    assert bare._game.request_infos.admissible_commands is False
-    assert bare._game.request_infos.policy_commands is False
+    requested = bare._game._interpreter.request_infos
+    assert (requested.admissible_commands, requested.policy_commands) == (False, False)
     bare.close()
     full = TextWorldEnv(TextWorldOptions(admissible=True, policy_length=True))
     step = full.reset(custom[0])
