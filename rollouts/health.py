@@ -32,6 +32,7 @@ class Health:
     def summary(self) -> dict[str, float]:
         """Counts; shares of turns that were invalid, cut or truncated; seconds.
 
+        `steps_saved` and `resets_saved` are those that no environment had to make, being known.
         `env_seconds` is time spent inside the environments, `wait_seconds` the part of it during
         which nothing was generated, `generation_seconds` the engine.
         """
@@ -47,5 +48,7 @@ class Health:
             "groups_dropped",
             "tokens_sampled",
             "tokens_prefilled",
+            "resets_saved",
+            "steps_saved",
         )
         return {**dict.fromkeys(always, 0), **self.counts, **shares, **times}

@@ -129,10 +129,13 @@ class Player:
 
     def _play(self, seats: list[Seat], temperature: float) -> list[Episode]:
         self.health, fed = Health(), self._engine.prefilled
+        known = self._pool.counts
         self._play_out(seats, temperature)
         episodes = [seat.episode(number, self.policy.version) for number, seat in enumerate(seats)]
         self.health.add(episodes)
         self.health.counts["tokens_prefilled"] = self._engine.prefilled - fed
+        for name in ("resets_saved", "steps_saved"):
+            self.health.counts[name] = self._pool.counts[name] - known[name]
         self.health.counts["errors"] = failed = sum(e.ended == "error" for e in episodes)
         self.health.counts["prefix_breaks"] = sum(
             seat.conversation.prefix_breaks for seat in seats if seat.conversation

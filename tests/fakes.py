@@ -147,6 +147,7 @@ class FakePool:
     def __init__(self, script: Script = three_turns) -> None:
         self.script = script
         self.closed = False
+        self.counts = {"resets_saved": 0, "steps_saved": 0}
         self.actions: dict[str, list[str]] = {}
         self._live: dict[int, tuple[Task, int]] = {}
 
