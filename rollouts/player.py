@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from envs.base import Step, Task
@@ -54,6 +55,9 @@ class Player:
     ) -> None:
         self.policy, self.health = policy, Health()
         self._config, self._smallest = config, smallest_group
+        # Read at every turn, and a config takes its time to answer.
+        self._env, self._limits = _plain(config.env), _plain(config.policy)
+        self._bootstraps = config.algo.get("truncation") == "bootstrap"
         self._engine = engine or make_engine(config, policy)
         self._pool = pool or make_pool(config)
         self._lost: dict[int, EnvFailure] = {}
@@ -247,9 +251,9 @@ class Player:
                 seat.end("won")
             elif step.lost or step.terminated:
                 seat.end("lost")
-            elif len(seat.turns) >= self._config.env.max_turns:
+            elif len(seat.turns) >= self._env.max_turns:
                 seat.end("turn_limit")
-                if self._config.algo.get("truncation") == "bootstrap":
+                if self._bootstraps:
                     self._leave_open(seat, step)
             else:
                 seat.conversation.observe(step)
@@ -262,22 +266,22 @@ class Player:
         """Keep what the seat would have answered next, for the critic to value."""
         assert seat.conversation is not None
         seat.conversation.observe(step)
-        if len(seat.prompt) <= self._config.policy.context:
+        if len(seat.prompt) <= self._limits.context:
             seat.unanswered = seat.prompt
         else:
             self.health.counts["not_bootstrapped"] += 1
 
     def _converse(self, first: Step) -> Conversation:
-        env = self._config.env
+        env = self._env
         return Conversation(self.policy.chat, first, env.history_window, env.show_admissible)
 
     def _fits(self, conversation: Conversation) -> bool:
-        room = self._config.policy.context - self._config.policy.max_tokens
+        room = self._limits.context - self._limits.max_tokens
         return len(conversation.prompt) <= room
 
     def _too_small(self, seat: Seat) -> str:
         assert seat.conversation is not None
-        limits = self._config.policy
+        limits = self._limits
         length = len(seat.conversation.prompt)
         return (
             f"policy.context={limits.context} is too small for the first turn of task "
@@ -288,11 +292,11 @@ class Player:
 
     def _choices(self, step: Step) -> list[list[int]] | None:
         """Token ids of the admissible commands, when decoding is constrained to them."""
-        if not self._config.env.constrain:
+        if not self._env.constrain:
             return None
         if not step.admissible:
             raise ConfigError(
-                f"env.constrain=true, but env.family={self._config.env.family} names no admissible "
+                f"env.constrain=true, but env.family={self._env.family} names no admissible "
                 "commands here; set env.constrain=false"
             )
         return [self._command_ids(command) for command in step.admissible]
@@ -322,6 +326,10 @@ def make_engine(config: Any, policy: Policy) -> Engine:
 def make_pool(config: Any) -> EnvPool:
     """Workers that host environments of `env.family`, with only what is used requested."""
     return EnvPool(make_env_spec(config), config.env.workers, config.env.timeout)
+
+
+def _plain(group: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{name: group[name] for name in group})
 
 
 def _first_error(episodes: list[Episode]) -> str:

@@ -27,7 +27,7 @@ from textworld.envs.zmachine.jericho import JerichoEnv
 from textworld.generator.game import Action, Game, GameProgression, QuestProgression
 
 # Games that stay loaded, about 2 MB each, and places in them that can be gone back to.
-LOADED, PLACES = 32, 2000
+LOADED, PLACES = 128, 2000
 _TAGS = {
     tag: re.compile(rf"<{tag}>\n(.*)</{tag}>", re.DOTALL) for tag in AVAILABLE_INFORM7_EXTRA_INFOS
 }
