@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib
 import numpy as np
@@ -37,6 +37,8 @@ OPENING = "Your task: find the way out. You stand in a large hall. " * 8
 
 class Endless:
     """A pool whose games answer every command and never end."""
+
+    counts: ClassVar = {"resets_saved": 0, "steps_saved": 0}
 
     def __init__(self) -> None:
         self._turn: dict[int, int] = {}

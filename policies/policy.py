@@ -84,7 +84,7 @@ class Policy:
 
     @property
     def width(self) -> int:
-        return int(self.model.get_input_embeddings().embedding_dim)  # type: ignore[arg-type]
+        return int(self.model.config.hidden_size)
 
     def hidden(
         self,
@@ -187,7 +187,8 @@ class Policy:
         try:
             self.adapter = get_peft_model(self.model, options)  # type: ignore[assignment]
         except ValueError as error:
-            raise PolicyError(f"policy.lora.targets={targets}: {error}") from error
+            reason = str(error).strip().splitlines()[0]
+            raise PolicyError(f"policy.lora.targets={targets}: {reason}") from error
 
     def recompute_activations(self) -> None:
         """Keep only what enters a layer; the backward pass computes the rest once more."""

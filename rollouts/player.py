@@ -68,7 +68,8 @@ class Player:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._stepper.shutdown(wait=True)
+        # What waits in line is of no use any more; what is being asked ends in its own time.
+        self._stepper.shutdown(wait=True, cancel_futures=True)
         self._pool.close()
 
     def check_context(self, tasks: list[Task]) -> None:

@@ -206,8 +206,10 @@ def _twins(live: dict[int, Talk], fresh: set[int]) -> dict[int, list[int]]:
     """Slots that are to be fed the same behind the same, by the first of them."""
     same: dict[tuple[int, ...], list[int]] = {}
     for slot, talk in live.items():
-        # Once they draw they part, or go on alike; telling costs more than it saves.
+        # Once they draw they part, or go on alike; telling costs more than it saves. What is the
+        # same must also lie in the same columns, behind as long a prefix.
         known = (*talk.prefix, *talk.own, *talk.due) if slot in fresh else (-1 - slot,)
+        known = (len(talk.prefix), len(talk.own), *known)
         same.setdefault(known, []).append(slot)
     return {slots[0]: slots for slots in same.values()}
 

@@ -69,7 +69,7 @@ NUMBERS: dict[str, Number] = {
     "policy.temperature": Number(0.001, False),
     "policy.max_tokens": SIZE,
     "policy.context": SIZE,
-    "policy.lora.rank": COUNT,
+    "policy.lora.rank": Number(0, most=4096),
     "policy.lora.alpha": POSITIVE,
     "engine.max_batch": SIZE,
     "engine.lag": COUNT,
@@ -305,7 +305,7 @@ def _policy(config: Config) -> Iterator[str]:
 def _lora(config: Config) -> Iterator[str]:
     lora, algo = config["policy"]["lora"], config["algo"]
     targets = lora["targets"]
-    listed = [targets] if isinstance(targets, str) else targets
+    listed = [targets] if targets == "all-linear" else targets
     if not isinstance(listed, list) or not all(isinstance(one, str) and one for one in listed):
         yield f"policy.lora.targets={targets} must be all-linear or a list of names of layers."
     elif not listed:

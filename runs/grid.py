@@ -145,6 +145,10 @@ def run_cells(
         for child in running.values():
             child.interrupt()
         outcomes |= {number: child.end() for number, child in running.items()}
+        running.clear()
+    finally:
+        for child in running.values():
+            child.interrupt()
     return [outcomes[number] for number in sorted(outcomes)], stopped
 
 
@@ -186,6 +190,8 @@ def _labelled(say: Callable[[str], None], axes: str) -> Callable[[str], None]:
 
 
 def _outcome(cell: Cell, directory: Path, code: int) -> Outcome:
+    if not (directory / "run.json").is_file() and code in (130, -signal.SIGINT):
+        return Outcome(cell, directory, "interrupted", "interrupted before it began")
     if not (directory / "run.json").is_file():
         return Outcome(cell, directory, "failed", f"it ended with code {code} before it began")
     record = read_record(directory)

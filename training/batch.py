@@ -190,14 +190,13 @@ def read_logp(
     budget: int,
     total: int,
     reference: bool = False,
-    blind: bool = False,
 ) -> Tensor:
     """Log-probabilities [total] of every sampled token, without gradient; of the policy that is
     trained, or the reference."""
     logp = torch.zeros(total)
     with torch.no_grad():
         for batch in micro_batches(rows, budget):
-            scores = score(policy, batch, temperature, blind=blind, reference=reference)
+            scores = score(policy, batch, temperature, reference=reference)
             logp[torch.cat([placed.index for placed in batch])] = scores.logp.float().cpu()
     return logp
 

@@ -19,6 +19,8 @@ from policies.attention import Span
 
 # Tokens in common from which a span of their own pays: each costs a call of attention a layer.
 LEAST = 16
+# Spans that a path may have before what follows is laid out for each sequence apart.
+DEEPEST = 100
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class _Tree:
 
     def _grow(self, first: int, last: int, depth: int, path: list[Span]) -> None:
         """Add what sequences [first, last), alike up to `depth`, have behind that."""
-        for one, other in self._runs(first, last, depth + LEAST):
+        apart = len(path) >= DEEPEST
+        runs = pairwise(range(first, last + 1)) if apart else self._runs(first, last, depth + LEAST)
+        for one, other in runs:
             alone = other - one == 1
             end = len(self._ordered[one]) if alone else min(self._alike[one : other - 1])
             place, longer = len(self.spans), path

@@ -83,7 +83,7 @@ class Learner:
         algo, tally, tokens = self.config.algo, Tally(), 0
         if self.algorithm.surrogate.behaviour_cap is not None:
             batch.proximal = self._read_logp(batch)
-        if self.algorithm.needs_reference:
+        if self.algorithm.needs_reference and not self._blind:
             batch.reference = self._read_logp(batch, reference=True)
         # With demonstrations before RL the first of its updates is number 1.
         self._progress = (iteration - bool(self.config.sft.demos)) / self.config.train.iterations
@@ -156,10 +156,13 @@ class Learner:
         """The trainer's own log-probabilities [N] of what the generator sampled, or those of the
         reference: read once, before any pass, and over all rows, which have most in common."""
         rows = [row for of_episode in batch.rows for row in of_episode]
-        config, blind = self.config, self._blind and reference
-        temperature, budget = config.policy.temperature, config.optim.micro_tokens
-        size = len(batch.logp)
-        return read_logp(self.policy, rows, temperature, budget, size, reference, blind)
+        temperature, budget = self.config.policy.temperature, self.config.optim.micro_tokens
+        return read_logp(self.policy, rows, temperature, budget, len(batch.logp), reference)
+
+    def _blind_reference(self, micro: list[PlacedRow]) -> Tensor:
+        temperature = self.config.policy.temperature
+        with torch.no_grad():
+            return score(self.policy, micro, temperature, blind=True, reference=True).logp
 
     @property
     def _blind(self) -> bool:
@@ -200,6 +203,9 @@ class Learner:
             scores = score(self.policy, micro, self.config.policy.temperature, want, blind)
             index = torch.cat([row.index for row in micro])
             tokens = _action_tokens(batch, scores, index, weights, value_weights)
+            if blind and algorithm.needs_reference:
+                # What is hidden depends on the micro-batch, so it must be the policy's.
+                tokens.reference_logp = self._blind_reference(micro)
             if self._ratio != "token":
                 tokens.segment = segments(micro, self._ratio).to(scores.logp.device)
             total, stats = self.algorithm.loss(tokens)

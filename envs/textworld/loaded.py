@@ -273,7 +273,7 @@ class Games:
         self._games.move_to_end(key)
         if len(self._games) > self._most_loaded:
             self._games.popitem(last=False)
-        for game in list(self._games.values())[:-1]:
+        for game in list(self._games.values()):
             if sum(kept.places for kept in self._games.values()) <= self._most_places:
                 break
             game.forget()

@@ -219,3 +219,16 @@ def test_more_conversations_than_rows_are_refused():
         engine_of(POLICIES["llama"], rows=2).generate(
             [request(slot, [10, 11, 12]) for slot in range(3)], 0.7
         )
+
+
+def test_one_goes_on_where_another_begins():
+    """The same ids, kept in different columns: the first behind a shared prefix, the other not."""
+    policy = POLICIES["llama"]
+    engine = engine_of(policy)
+    prompt = list(range(10, 40))
+    (sample, _) = engine.generate([request(slot, prompt, member=slot) for slot in (0, 1)], 0.7)
+    longer = prompt + sample.ids + [50, 51, 52]
+    asked = [request(0, longer, turn=1), request(2, longer, turn=1, member=2)]
+    for sample in engine.generate(asked, 0.7):
+        expected = reference_logp(policy, longer, sample.ids, 0.7)
+        assert torch.tensor(sample.logp) == pytest.approx(expected, abs=1e-4)

@@ -94,3 +94,23 @@ def test_every_fault_is_a_key_and_says_what_it_switches_off(full_config):
     assert set(full_config["compat"]) == set(FAULTS)
     assert not any(full_config["compat"].values())
     assert json.dumps(FAULTS).count("rule") == len(FAULTS)
+
+
+@pytest.mark.parametrize(("parts", "budget"), [(2, 100_000), (4, 100_000), (2, 600)])
+def test_the_reference_is_hidden_the_same_tokens(parts, budget):
+    """On fresh weights policy and reference are one, whatever the cut: their KL is 0."""
+    config = config_for(
+        "grpo",
+        algo__kl_coef=0.1,
+        algo__kl_in="loss",
+        algo__minibatches=parts,
+        algo__group_size=6,
+        optim__micro_tokens=budget,
+        optim__lr=1e-12,
+    )
+    config.compat = {"prompt_attention": True}
+    policy = policy_for(config)
+    algorithm = make_algorithm(config.algo, ["prompt_attention"])
+    batch, _ = assign(algorithm, policy, played(config, policy), config)
+    health = Learner(policy, algorithm, config).update(batch, 0)["health"]
+    assert health["kl"] == pytest.approx(0, abs=1e-6)

@@ -225,3 +225,12 @@ def test_the_reference_is_read_once_an_update_and_never_without_kl(kl, monkeypat
         index = torch.cat([row.index for row in rows])
         slow = slow_score(policy, rows, 0.7, model=policy.reference).logp
         torch.testing.assert_close(batch.reference[index], slow, atol=2e-5, rtol=1e-5)
+
+
+def test_rows_that_branch_off_one_after_the_other_have_no_end():
+    trunk = torch.arange(3 * 1500)
+    rows = [torch.cat([trunk[: 3 * n + 3], torch.tensor([9000 + n])]) for n in range(1500)]
+    packed = pack(rows)
+    for row, where in zip(rows, packed.where, strict=True):
+        assert torch.equal(packed.ids[where], row)
+        assert torch.equal(packed.positions[where], torch.arange(len(row)))
