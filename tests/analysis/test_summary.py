@@ -1,53 +1,17 @@
 """The numbers of the summary table, against values worked by hand or published."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 from rich.console import Console
 
-from analysis.summary import (
-    arm_interval,
-    arm_lines,
-    arms,
-    headline,
-    learning_curves,
-    load,
-    pass_at_k,
-    table,
-    wilson,
-)
-
-
-def write_run(
-    root: Path, algo: str, reward: str, seed: int, wins: dict[tuple[int, float], int], n: int = 10
-) -> Path:
-    """A finished run that won `wins[iteration, temperature]` of n games."""
-    directory = root / f"{algo}-{reward}-{seed}"
-    directory.mkdir()
-    config = {
-        "seed": seed, "algo": {"name": algo}, "reward": {"name": reward},
-        "eval": {"suites": ["test"]}, "run": {"accept_stale": bool(seed)},
-    }  # fmt: skip
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    lines = [
-        {
-            "iteration": iteration, "suite": "test", "task_id": f"game-{task}", "sample": 0,
-            "temperature": temperature, "ended": "won" if task < won else "lost",
-            "won": task < won, "return": float(task < won), "turns": 4,
-        }
-        for (iteration, temperature), won in wins.items()
-        for task in range(n)
-    ]  # fmt: skip
-    pd.DataFrame(lines).to_parquet(directory / "eval.parquet")
-    last = {"episodes": 1280, "tokens_generated": 5, "seconds": 61.2, "cpu_seconds": 59.9}
-    (directory / "metrics.jsonl").write_text(json.dumps(last) + "\n")
-    return directory
+from analysis.scores import arm_interval, arms, load, pass_at_k, shown, wilson
+from analysis.summary import arm_lines, headline, learning_curves, table, tables
+from tests.analysis.written import write_run
 
 
 def test_wilson_is_the_published_interval():
@@ -129,6 +93,48 @@ def test_a_run_with_a_known_fault_is_an_arm_of_its_own_and_no_result(tmp_path: P
     assert set(arms(runs[1:])) == {"ppo dense compat.cut_returns"}
     assert "no result" not in headline(runs[0])
     assert headline(runs[1]).endswith("no result, it has compat.cut_returns")
+
+
+def test_the_title_says_how_games_were_shown(tmp_path: Path):
+    wins = {(0, 0.7): 2}
+    runs = [load(write_run(tmp_path, "ppo", "dense", seed, wins)) for seed in (0, 1)]
+    assert table(runs).title == (
+        "Success on the test games, with 95 % intervals\n"
+        "admissible commands hidden, decoding free, full history"
+    )
+    for run in runs:
+        run.config["env"] = {"show_admissible": True, "constrain": True, "history_window": 3}
+    assert shown(runs) == (
+        "admissible commands shown, decoding constrained to admissible commands, "
+        "history window of 3 turns"
+    )
+
+
+def test_what_runs_were_shown_apart_is_in_their_names_and_not_in_the_title(tmp_path: Path):
+    wins = {(0, 0.7): 2}
+    ppo = load(write_run(tmp_path, "ppo", "dense", 0, wins, constrain=True))
+    grpo = load(write_run(tmp_path, "grpo", "dense", 0, wins))
+    assert shown([ppo, grpo]) == "admissible commands hidden, full history"
+    assert set(arms([ppo, grpo])) == {
+        "ppo dense env.constrain=true", "grpo dense env.constrain=false",
+    }  # fmt: skip
+    ppo.config["env"] |= {"show_admissible": True, "history_window": 2}
+    assert table([ppo, grpo]).title == "Success on the test games, with 95 % intervals"
+    assert set(arms([ppo, grpo])) == {
+        "ppo dense env.constrain=true env.history_window=2 env.show_admissible=true",
+        "grpo dense env.constrain=false env.history_window=null env.show_admissible=false",
+    }
+
+
+def test_nothing_in_a_table_is_bold(tmp_path: Path):
+    kinds = {"pick_clean": 2, "pick_heat": 2}
+    run = load(write_run(tmp_path, "ppo", "dense", 0, {(0, 0.7): kinds}, n=kinds))
+    console = Console(width=160, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(*tables([run]))
+    text = capture.get()
+    assert "ppo dense seed 0" in text and "clean" in text and "\x1b[3m" in text
+    assert "\x1b[1m" not in text and "\x1b[1;" not in text
 
 
 def test_the_figure_has_a_panel_for_each_reward(tmp_path: Path):
