@@ -138,21 +138,26 @@ def settle_paths(config: dict[str, Any]) -> None:
 
 
 def check_parts(config: dict[str, Any]) -> None:
-    """Refusals of the parts themselves. Raises `ConfigError`."""
+    """Refusals of the parts themselves; a folder of games gets its full path. Raises
+    `ConfigError`."""
     from algorithms import AlgorithmError, make_algorithm
-    from envs.suites import make_suites
+    from envs.suites import family_module, make_suites
 
     try:
         make_algorithm(config["algo"], [name for name, on in config["compat"].items() if on])
     except AlgorithmError as error:
         raise ConfigError(f"{error}.") from error
+    env = config["env"]
+    if env.get("data") not in (None, "generated"):
+        found = family_module(env["family"], "splits").data_folder(_settled(str(env["data"])))
+        env["data"] = str(found.absolute())
     # Builds nothing yet: game names, files, overlap and the reward are checked.
     make_suites(OmegaConf.create(config))
 
 
 def run_one(cell: Cell, out: Console) -> int:
     """Create or continue the run of a configuration, unless it is finished."""
-    from analysis.summary import headline, load
+    from analysis.summary import headline, load, type_lines
 
     store = Store(Path(cell.config["paths"]["runs"]), CHECKOUT)
     found = store.claim(cell.config, cell.overrides)
@@ -161,7 +166,10 @@ def run_one(cell: Cell, out: Console) -> int:
     if found.state != "finished" and not work(cell, found, store, out):
         return INTERRUPTED
     before = "finished before, " if found.state == "finished" else ""
-    out.print(f"  {before}{headline(load(found.directory))}")
+    result = load(found.directory)
+    out.print(f"  {before}{headline(result)}")
+    for line in type_lines(result):
+        out.print(f"    {line}")
     out.print(f"  {found.directory}")
     return 0
 
@@ -212,12 +220,12 @@ def run_grid(cells: Sequence[Cell], out: Console) -> int:
 
 def report(outcomes: Sequence[Outcome], root: Path, out: Console) -> None:
     """Table, figure, and the path of each run; cells that did not finish are named."""
-    from analysis.summary import arm_lines, learning_curves, load, table
+    from analysis.summary import arm_lines, learning_curves, load, tables
 
     good = list(dict.fromkeys(outcome.directory for outcome in outcomes if outcome.good))
     if good:
         results = [load(directory) for directory in good]
-        Console(width=out.width if out.is_terminal else 140).print(table(results))
+        Console(width=out.width if out.is_terminal else 140).print(*tables(results))
         for line in arm_lines(results):
             out.print(line)
         name = hashlib.sha256("".join(path.name for path in good).encode()).hexdigest()[:8]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from envs.base import Step, Task
 from envs.rewards import game_kind, make_reward
-from envs.suites import env_spec
-from envs.textworld.splits import CHECKOUT, find_tasks
+from envs.suites import CHECKOUT, env_spec, find_tasks
 from envs.workers import EnvFailure, EnvPool
 from runs.errors import TrivetError
 
@@ -63,7 +62,7 @@ def play(pool: EnvPool, task: Task, show_admissible: bool) -> Step | EnvFailure:
         if action is None:
             return answer
         answer = pool.step({0: action})[0]
-        if isinstance(answer, Step) and answer.events["cut"]:
+        if isinstance(answer, Step) and answer.events.get("cut"):
             print("[only the first command was used]")
 
 
@@ -71,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     try:
         (task, *_) = find_tasks(options.game, options.seed, 1, options.reward, options.cache)
-        make_reward(options.reward, task.family, game_kind(task.type))
-        spec = env_spec(options.reward, options.admissible, options.show_score)
+        make_reward(options.reward, task.family, game_kind(task.family, task.type))
+        spec = env_spec(options.reward, options.admissible, options.show_score, task.family)
         with EnvPool(spec, workers=1, timeout=options.timeout) as pool:
             last = play(pool, task, options.admissible)
     except TrivetError as error:

@@ -16,7 +16,11 @@ _VALID = {
     ("textworld", "custom"): ("sparse", "dense"),
     ("textworld", "tw-simple"): ("sparse", "balanced", "dense"),
     ("textworld", "cooking"): ("sparse", "balanced", "dense"),
+    ("alfworld", "house"): ("sparse", "dense"),
 }
+FAMILIES = tuple(dict.fromkeys(family for family, _ in _VALID))
+# Kinds whose environments can tell how many commands a win is away.
+_PLANNED = ("custom", "house")
 
 
 class Reward(Protocol):
@@ -62,7 +66,8 @@ class _Telescoping:
 
 
 class ScoreShare(_Telescoping):
-    """The game's own score over what it can pay (tw-simple, cooking).
+    """The game's own score over what it can pay (tw-simple, cooking), or the facts of a goal that
+    are true over those it has (ALFWorld).
 
     A lost game keeps what it was paid, as the game keeps its score: always less than a win.
     """
@@ -83,9 +88,10 @@ class ScoreShare(_Telescoping):
 class PolicyPotential(_Telescoping):
     """Potential-based shaping (Ng, Harada and Russell, 1999) with gamma = 1.
 
-    The potential is minus the length L of TextWorld's tracked winning policy, over its initial
-    length L0: a state is worth 1 - L / L0, which is below 0 when the player is further away than
-    at the start. Lost, or winning impossible: the total returns to 0.
+    The potential is minus the length L of the winning policy that TextWorld tracks, or that
+    ALFWorld's planner finds, over its initial length L0: a state is worth 1 - L / L0, which is
+    below 0 when the player is further away than at the start. Lost, or winning impossible: the
+    total returns to 0.
     """
 
     def start(self, step: Step) -> None:
@@ -93,8 +99,8 @@ class PolicyPotential(_Telescoping):
         length = step.events["policy_length"]
         if not length:
             raise EnvError(
-                "TextWorld tracks no winning policy in this game, so reward=dense is undefined: "
-                "set reward=sparse."
+                "No winning policy is known of this game, so reward=dense and reward.shaping are "
+                "undefined: set reward=sparse and reward.shaping=0."
             )
         self.most = length
 
@@ -105,8 +111,10 @@ class PolicyPotential(_Telescoping):
         return 1.0 - length / self.most
 
 
-def game_kind(task_type: str) -> str:
-    """`custom` (w-o-q), `tw-simple` or `cooking`, from `Task.type`."""
+def game_kind(family: str, task_type: str) -> str:
+    """`house` (ALFWorld); `custom` (w-o-q), `tw-simple` or `cooking`, from `Task.type`."""
+    if family == "alfworld":
+        return "house"
     for kind in ("tw-simple", "cooking"):
         if task_type.startswith(kind):
             return kind
@@ -116,8 +124,9 @@ def game_kind(task_type: str) -> str:
 def valid_rewards(family: str, kind: str) -> tuple[str, ...]:
     """Names of the rewards that exist for games of this kind; `ConfigError` on another family."""
     if (family, kind) not in _VALID:
-        families = ", ".join(sorted({known for known, _ in _VALID}))
-        raise ConfigError(f"env.family={family} is unknown: set env.family to one of {families}.")
+        raise ConfigError(
+            f"env.family={family} is unknown: set env.family to one of {', '.join(FAMILIES)}."
+        )
     return _VALID[family, kind]
 
 
@@ -136,18 +145,23 @@ def make_reward(name: str, family: str, kind: str, wins_only: bool = False) -> R
     return reward
 
 
+def needs_policy(family: str, reward: str, shaping: float) -> bool:
+    """Whether the environment has to know how many commands a win is away."""
+    return shaping > 0 or (family == "textworld" and reward == "dense")
+
+
 class Potential:
     """How far a state is from winning, for shaping: 0 when won, -1 where the episode began.
 
-    What `dense` would have paid up to this state, less the 1 that a win pays; a state from which
+    By the commands that a win is away, or by the score where that is not known; a state from which
     winning is impossible counts as the beginning.
     """
 
     def __init__(self, family: str, kind: str, step: Step) -> None:
-        dense = make_reward("dense", family, kind)
-        assert isinstance(dense, _Telescoping)
-        dense.start(step)
-        self._total = dense.total
+        valid_rewards(family, kind)
+        distance = PolicyPotential() if kind in _PLANNED else ScoreShare()
+        distance.start(step)
+        self._total = distance.total
 
     def __call__(self, step: Step) -> float:
         return 0.0 if step.won else self._total(step) - 1.0
@@ -173,7 +187,7 @@ class RewardedEnv:
 
     def reset(self, task: Task) -> Step:
         step = self._env.reset(task)
-        kind = game_kind(task.type)
+        kind = game_kind(task.family, task.type)
         self._reward = make_reward(
             self._name, task.family, kind, wins_only="wins_only" in self._compat
         )

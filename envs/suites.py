@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from envs.base import Task
-from envs.rewards import valid_rewards
+from envs.rewards import FAMILIES, needs_policy, valid_rewards
 from envs.workers import EnvSpec
 from runs.errors import ConfigError
 from runs.rng import generator
 
+CHECKOUT = Path(__file__).resolve().parents[1]
 SPLITS = ("train", "validation", "test", "sft")
 Progress = Callable[[str, int, int], None]
 
@@ -128,17 +131,48 @@ def _pairs(ones: Iterable[Task], others: Iterable[Task]) -> Iterable[tuple[Task,
             yield known, task
 
 
+def family_module(family: str, name: str) -> Any:
+    """`envs.<family>.<name>`; raises `ConfigError` when there is no such family."""
+    if family not in FAMILIES:
+        valid_rewards(family, "")
+    return importlib.import_module(f"envs.{family}.{name}")
+
+
+def find_tasks(game: str, first_seed: int, count: int, reward: str, cache: Path) -> list[Task]:
+    """Tasks outside of any run: the first `count` of a generated game, or the files at a path."""
+    modules = [family_module(family, "splits") for family in FAMILIES]
+    # Who knows no such game says which games there are.
+    knowing = next((module for module in modules if module.knows(game)), modules[0])
+    return knowing.find_tasks(game, first_seed, count, reward, cache)
+
+
+def apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` tasks shared by weight, at least one each (largest remainders, earlier ones first).
+
+    Raises `ConfigError` when there are fewer tasks than weights.
+    """
+    if total < len(weights):
+        raise ConfigError(
+            f"env.mixture has {len(weights)} parts, but only {total} training games: "
+            "raise env.tasks.train."
+        )
+    exact = [total * weight / sum(weights) for weight in weights]
+    shares = [max(1, int(share)) for share in exact]
+    while sum(shares) != total:
+        step = 1 if sum(shares) < total else -1
+        open_parts = [i for i in range(len(shares)) if shares[i] + step >= 1]
+        best = max(open_parts, key=lambda i: (step * (exact[i] - shares[i]), -i))
+        shares[best] += step
+    return shares
+
+
 def make_suites(config: Any, progress: Progress | None = None) -> Suites:
     """The suites of a run, from `config.env`, `config.reward.name` and `config.paths.cache`.
 
     Checks everything that is cheap (game names, files, overlap, the reward) before any game is
     built, and raises `ConfigError`. `progress(label, done, total)` follows the building.
     """
-    from envs.textworld.splits import TextWorldSplits
-
-    if config.env.family != "textworld":
-        valid_rewards(config.env.family, "custom")
-    builder = TextWorldSplits(config)
+    builder: SplitBuilder = family_module(config.env.family, "splits").make_splits(config)
     for kind in sorted(builder.kinds):
         valid = valid_rewards(config.env.family, kind)
         if config.reward.name not in valid:
@@ -152,22 +186,30 @@ def make_suites(config: Any, progress: Progress | None = None) -> Suites:
 def make_env_spec(config: Any) -> EnvSpec:
     """How the workers of this run build their environments (see `envs.workers.EnvPool`)."""
     admissible = bool(config.env.show_admissible or config.env.constrain)
-    family = str(config.env.family)
-    spec = env_spec(str(config.reward.name), admissible, bool(config.env.show_score), family)
-    shaping = float(config.reward.shaping)
-    compat = [str(name) for name, on in config.compat.items() if on]
-    spec.options.update(shaping=shaping, compat=compat)
-    spec.options["policy_length"] |= shaping > 0
+    spec = env_spec(
+        str(config.reward.name),
+        admissible,
+        bool(config.env.get("show_score", False)),
+        str(config.env.family),
+        float(config.reward.shaping),
+    )
+    spec.options["compat"] = [str(name) for name, on in config.compat.items() if on]
     return spec
 
 
 def env_spec(
-    reward: str, admissible: bool = False, show_score: bool = False, family: str = "textworld"
+    reward: str,
+    admissible: bool = False,
+    show_score: bool = False,
+    family: str = "textworld",
+    shaping: float = 0.0,
 ) -> EnvSpec:
     """The same from its parts, for a game outside of any run."""
-    options = {
+    options: dict[str, Any] = {
         "admissible": admissible,
-        "policy_length": reward == "dense",
-        "show_score": show_score,
+        "policy_length": needs_policy(family, reward, shaping),
+        "shaping": shaping,
     }
+    if show_score:
+        options["show_score"] = True
     return EnvSpec(f"envs.{family}.env:make_env", options, reward)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.base import Step, Task
+from envs.experts import Expert
 from envs.rewards import game_kind, valid_rewards
-from envs.suites import env_spec
-from envs.textworld.expert import Expert
-from envs.textworld.splits import CHECKOUT, find_tasks
+from envs.suites import CHECKOUT, env_spec, find_tasks
 from envs.workers import EnvFailure, EnvPool
 from runs.errors import TrivetError
 
@@ -59,7 +58,9 @@ def faults(pool: EnvPool, task: Task, actions: Sequence[str]) -> list[str]:
 def validate(tasks: Sequence[Task], reward: str, timeout: float) -> dict[str, list[str]]:
     """Faults by task id; an empty list is a good game."""
     results = {}
-    with Expert() as expert, EnvPool(env_spec(reward), workers=1, timeout=timeout) as pool:
+    family = tasks[0].family
+    spec = env_spec(reward, family=family)
+    with Expert(family) as expert, EnvPool(spec, workers=1, timeout=timeout) as pool:
         for task in tasks:
             actions = expert.commands(task.file)
             results[task.id] = faults(pool, task, actions) if actions else ["no expert wins"]
@@ -87,12 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for game in options.games:
             sparse = find_tasks(game, options.first_seed, options.tasks, "sparse", options.cache)
-            for kind in sorted({game_kind(task.type) for task in sparse}):
-                for reward in valid_rewards("textworld", kind):
+            family = sparse[0].family
+            for kind in sorted({game_kind(family, task.type) for task in sparse}):
+                for reward in valid_rewards(family, kind):
                     found = find_tasks(
                         game, options.first_seed, options.tasks, reward, options.cache
                     )
-                    tasks = [task for task in found if game_kind(task.type) == kind]
+                    tasks = [task for task in found if game_kind(family, task.type) == kind]
                     for task_id, wrong in validate(tasks, reward, options.timeout).items():
                         bad += bool(wrong)
                         print(f"{task_id:32} {reward:9} {'; '.join(wrong) or 'good'}")

@@ -36,6 +36,11 @@ class Conversation:
         self._last = sample.ids
         return self._chat.text(sample.ids)
 
+    def hear(self, ids: list[int]) -> None:
+        """Take in an answer that nobody sampled and that is not to be learned."""
+        self._builders[-1].extend(ids)
+        self._last = ids
+
     def observe(self, step: Step) -> None:
         """Take in the next observation, so that the assistant can speak again."""
         answer = self._chat.user(show(step.observation, self._commands(step)))

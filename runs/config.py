@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ NUMBERS: dict[str, Number] = {
     "sft.epochs": SIZE,
     "sft.lr": POSITIVE,
     "sft.batch": SIZE,
+    "sft.mistakes": Number(0, False, most=0.5),
     "train.iterations": SIZE,
     "train.tasks": SIZE,
     "train.checkpoint_every": COUNT,
@@ -62,6 +63,8 @@ NUMBERS: dict[str, Number] = {
     "env.first_seed.validation": COUNT,
     "env.first_seed.test": COUNT,
     "env.first_seed.sft": COUNT,
+    **dict.fromkeys(("env.house.rooms", "env.house.receptacles"), SIZE),
+    **dict.fromkeys(("env.house.objects", "env.house.distractors"), COUNT),
     "reward.shaping": RATE,
     "algo.epochs": SIZE,
     "algo.minibatches": SIZE,
@@ -104,14 +107,17 @@ BASE_SEEDS = range(60_001, 70_000)
 
 def check_keys(config: Config, recipes: Path) -> None:
     """Raise `ConfigError` for a key that no recipe has, or one that was taken away."""
-    present, files = set(leaves(config)), _recipe_keys(recipes)
-    known = known_keys(recipes)
+    present, known = set(leaves(config)), known_keys(recipes)
     for key in leaves(config):
         if key not in known:
             raise ConfigError(unknown_key(key, known))
-    for group, choices in files.items():
-        for key in sorted(set.intersection(*choices) - present):
-            raise ConfigError(f"{key} is missing; {group or 'recipes/config.yaml'} needs it.")
+    for group, choices in _recipe_keys(recipes).items():
+        kind = next((k for k in (f"{group}.family", f"{group}.name") if k in present), None)
+        chosen = [keys for name, keys in choices if kind and name == lookup(config, kind)]
+        who = f"{kind}={lookup(config, kind)}" if kind and chosen else group or "config.yaml"
+        needed = set.intersection(*(chosen or [keys for _, keys in choices]))
+        for key in sorted(needed - present):
+            raise ConfigError(f"{key} is missing; {who} needs it.")
 
 
 def check_values(config: Config) -> None:
@@ -123,15 +129,16 @@ def check_values(config: Config) -> None:
 
 def known_keys(recipes: Path) -> set[str]:
     """Dotted names of every key that a file in `recipes` defines."""
-    return {key for choices in _recipe_keys(recipes).values() for keys in choices for key in keys}
+    choices = [choice for listed in _recipe_keys(recipes).values() for choice in listed]
+    return {key for _, keys in choices for key in keys}
 
 
-def _recipe_keys(recipes: Path) -> dict[str, list[set[str]]]:
-    """By group ("" for config.yaml), the keys that each of its choices defines.
+def _recipe_keys(recipes: Path) -> dict[str, list[tuple[Any, set[str]]]]:
+    """By group ("" for config.yaml), family or name and keys of each choice.
 
     Files that only change keys of other groups (`@package`) define none.
     """
-    found: dict[str, list[set[str]]] = {}
+    found: dict[str, list[tuple[Any, set[str]]]] = {}
     for path in sorted(recipes.glob("*.yaml")) + sorted(recipes.glob("*/*.yaml")):
         group = path.parent.relative_to(recipes).as_posix().replace(".", "")
         text = path.read_text()
@@ -144,7 +151,8 @@ def _recipe_keys(recipes: Path) -> dict[str, list[set[str]]]:
                 shared = path.parent / "shared" / f"{base['shared@_here_']}.yaml"
                 content = yaml.safe_load(shared.read_text()) | content
         keys = set(leaves({k: v for k, v in content.items() if k not in ("defaults", "hydra")}))
-        found.setdefault(group, []).append({f"{group}.{k}" if group else k for k in keys})
+        named = {f"{group}.{key}" if group else key for key in keys}
+        found.setdefault(group, []).append((content.get("family", content.get("name")), named))
     return found
 
 
@@ -187,16 +195,19 @@ def unknown_key(key: str, known: set[str]) -> str:
     return f"{key} is not a key or group here; {hint}"
 
 
+def _given(config: Config, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those of the keys that the chosen groups have, with their values."""
+    present = set(leaves(config))
+    return ((key, lookup(config, key)) for key in keys if key in present)
+
+
 def _numbers(config: Config) -> Iterator[str]:
-    for key, rule in NUMBERS.items():
-        value = lookup(config, key)
-        if key.startswith("algo.") and key.removeprefix("algo.") not in config["algo"]:
-            continue
+    for key, value in _given(config, NUMBERS):
+        rule = NUMBERS[key]
         kinds = (int,) if rule.whole else (int, float)
         good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
-        if good and value is not None:
-            good = value > rule.least if rule.open else value >= rule.least
-            good = good and value <= rule.most
+        if good:
+            good = rule.least <= value <= rule.most and not (rule.open and value == rule.least)
         if not good:
             kind = "a whole number" if rule.whole else "a number"
             bound = f"above {rule.least}" if rule.open else f"of at least {rule.least}"
@@ -205,13 +216,12 @@ def _numbers(config: Config) -> Iterator[str]:
 
 
 def _switches(config: Config) -> Iterator[str]:
-    for key in SWITCHES:
-        value = lookup(config, key)
+    for key, value in _given(config, SWITCHES):
         if not isinstance(value, bool):
             yield f"{key}={value} must be true or false."
-    for key, choices in CHOICES.items():
-        if lookup(config, key) not in choices:
-            yield f"{key}={lookup(config, key)} must be {' or '.join(choices)}."
+    for key, value in _given(config, CHOICES):
+        if value not in CHOICES[key]:
+            yield f"{key}={value} must be {' or '.join(CHOICES[key])}."
 
 
 def _seeds(config: Config) -> Iterator[str]:
@@ -239,11 +249,11 @@ def _seeds(config: Config) -> Iterator[str]:
 
 
 def _games(config: Config) -> Iterator[str]:
-    mixture = config["env"]["mixture"]
-    if mixture is not None and not isinstance(mixture, list):
-        yield "env.mixture must be null or a list such as [{task: w2-o3-q4, weight: 1}]."
-        return
-    for part in mixture or []:
+    env, mixture = config["env"], config["env"]["mixture"]
+    if mixture is not None and not isinstance(mixture, list | str):
+        yield "env.mixture must be null, a name, or a list as [{task: w2-o3-q4, weight: 1}]."
+    parts = mixture if isinstance(mixture, list) else []
+    for part in parts:
         if not isinstance(part, Mapping) or set(part) != {"task", "weight"}:
             yield f"env.mixture: {part} must have a task and a weight, and nothing else."
             return
@@ -253,31 +263,29 @@ def _games(config: Config) -> Iterator[str]:
             yield f"env.mixture: the weight of {part['task']} must be a number above 0."
     if mixture == []:
         yield "env.mixture is empty; name at least one task or set it to null."
-    named = [("env.game", config["env"]["game"])]
-    named += [("env.mixture", part["task"]) for part in mixture or []]
-    for key, game in named:
+    for key, game in [("env.game", env["game"]), *(("env.mixture", p["task"]) for p in parts)]:
         yield from _game(key, game)
+    if "data" in env and not (isinstance(env["data"], str) and env["data"]):
+        yield f"env.data={env['data']} must be the name of a set of games or their directory."
 
 
 def _game(key: str, game: Any) -> Iterator[str]:
     listed = game if isinstance(game, list) else [game]
     if not listed or not all(isinstance(one, str) and one for one in listed):
         yield f"{key}={game} must be the name of a game, a game file, or a list of game files."
-        return
 
 
 def _history(config: Config) -> Iterator[str]:
     env, policy = config["env"], config["policy"]
     window = env["history_window"]
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int)):
+    if window is None:
+        pass
+    elif isinstance(window, bool) or not isinstance(window, int):
         yield f"env.history_window={window} must be null or a whole number of at least 1."
-    elif window is not None and window < 1:
+    elif window < 1:
         yield f"env.history_window={window} hides the present; set it to null to see all turns."
-    elif window is not None and window > env["max_turns"]:
-        yield (
-            f"env.history_window={window} is more than env.max_turns={env['max_turns']}; "
-            "set it to null to see all turns."
-        )
+    elif window > (turns := env["max_turns"]):
+        yield f"env.history_window={window} is more than env.max_turns={turns}; set it to null."
     if policy["context"] <= policy["max_tokens"]:
         yield (
             f"policy.context={policy['context']} is too small for one turn of "
@@ -286,8 +294,7 @@ def _history(config: Config) -> Iterator[str]:
 
 
 def _policy(config: Config) -> Iterator[str]:
-    policy = config["policy"]
-    path = policy["path"]
+    policy, path = config["policy"], config["policy"]["path"]
     if path is None:
         if policy["name"] == "hf":
             yield "policy=hf needs policy.path=, a directory, a hub name or a GGUF file."
@@ -295,10 +302,8 @@ def _policy(config: Config) -> Iterator[str]:
     if not isinstance(path, str):
         yield f"policy.path={path} must be a path or a hub name."
         return
-    if Path(path).expanduser().exists():
-        return
     hub = path.count("/") == 1 and path[0] not in "./~" and not path.endswith(".gguf")
-    if policy["name"] == "tiny" or not hub:
+    if not Path(path).expanduser().exists() and (policy["name"] == "tiny" or not hub):
         yield f"policy.path={path} does not exist; name a directory that holds a model."
 
 
@@ -324,13 +329,14 @@ def _demonstrations(config: Config) -> Iterator[str]:
         yield "algo=sft needs demonstrations; set sft.demos to 1 or more."
     if name == "none" and demos > 0:
         yield f"sft.demos={demos} has no meaning with algo=none; use algo=sft or set it to 0."
+    if demos and config["sft"]["mistakes"] and config["env"].get("expert") != "seeker":
+        yield "sft.mistakes needs env.expert=seeker, which goes on from them; or set it to 0."
 
 
 def _training(config: Config) -> Iterator[str]:
-    train, algo = config["train"], config["algo"]
+    train, algo, available = config["train"], config["algo"], config["env"]["tasks"]["train"]
     if "group_size" not in algo:
         return
-    available = config["env"]["tasks"]["train"]
     if game_files(config["env"]["game"]) is None and train["tasks"] > available:
         yield (
             f"train.tasks={train['tasks']} is more than env.tasks.train={available}; "

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,12 +156,16 @@ class Run:
         yield from range(self.start, self.total)
 
     def wants_evaluation(self, iteration: int) -> bool:
-        """The base (0), every `eval.every` updates (0: never between) and the last one."""
+        """The base (0), what demonstrations made of it before RL, every `eval.every` updates
+        (0: never between) and the last one."""
         self._settle()
         if self._resumed and iteration <= self.start:
             return False
         every = self.config.eval.every
-        return iteration in (0, self.total) or bool(every and iteration % every == 0)
+        fixed = {0, self.total} | (
+            {1} if self.imitates and self.config.algo.name != "sft" else set()
+        )
+        return iteration in fixed or bool(every and iteration % every == 0)
 
     def wants_checkpoint(self, iteration: int) -> bool:
         """Every `train.checkpoint_every` updates (0: never between) and the last one."""
@@ -239,8 +244,11 @@ class Run:
         if sample == 0:
             self.note_suite(suite, [episode.task for episode in episodes])
         values = outcome(episodes)
-        self._write(iteration, {f"eval/{suite}/{way}/{k}": v for k, v in values.items()})
         success = values["success"]
+        by_type = success_by_type(episodes)
+        if len(by_type) > 1:
+            values |= {f"success/{kind}": share for kind, share in by_type.items()}
+        self._write(iteration, {f"eval/{suite}/{way}/{k}": v for k, v in values.items()})
         self._seen = f"{suite} {success:.2f}" if way != "greedy" else self._seen
         self.display.say(f"  evaluation after {iteration}: {suite} {way} success {success:.2f}")
 
@@ -279,11 +287,20 @@ class Run:
         self._totals["games"] = len(seen)
         self._totals["env_steps"] += sum(len(episode.turns) for episode in episodes)
         self._totals["tokens_generated"] += sum(tokens(episode) for episode in episodes)
-        measured = outcome(episodes)
+        measured = outcome(episodes) | self._mixture(episodes)
         smallest = min((len(group.alive) for group in groups), default=0)
         return {f"train/{name}": value for name, value in measured.items()} | {
             "health/smallest_group": smallest
         }
+
+    def _mixture(self, episodes: Sequence[Any]) -> dict[str, float]:
+        """Episodes and success by type, once training has met a second type of game."""
+        played = Counter(episode.task.type for episode in episodes)
+        met = self._episodes.distinct("task_type") | set(played)
+        if len(met) < 2:
+            return {}
+        success = {f"success/{k}": share for k, share in success_by_type(episodes).items()}
+        return {f"episodes/{kind}": played[kind] for kind in sorted(met)} | success
 
     def _count_update(self, mapping: Mapping[str, float]) -> None:
         for name in ("tokens_trained", "gradient_steps"):
@@ -315,3 +332,11 @@ def outcome(episodes: Sequence[Any]) -> dict[str, float]:
         "turns": sum(len(episode.turns) for episode in ended) / len(ended),
         "errors": len(episodes) - len(ended),
     }
+
+
+def success_by_type(episodes: Sequence[Any]) -> dict[str, float]:
+    """Success on the tasks of each type that was played, in the order of the names."""
+    won: dict[str, list[bool]] = {}
+    for episode in episodes:
+        won.setdefault(episode.task.type, []).append(episode.won)
+    return {kind: sum(wins) / len(wins) for kind, wins in sorted(won.items())}

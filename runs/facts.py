@@ -11,7 +11,10 @@ from typing import Any
 
 import psutil
 
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "textworld", "jericho", "numpy")
+PACKAGES = (
+    *("torch", "transformers", "tokenizers", "safetensors"),
+    *("textworld", "jericho", "alfworld", "numpy"),
+)
 
 
 def versions() -> dict[str, str]:

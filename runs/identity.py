@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 CODE = ("envs", "policies", "algorithms", "rollouts", "training", "constraints.txt")
 LEFT_OUT = ("run", "tracking", "paths")
+_DATA_SUFFIXES = (".tw-pddl",)
 _GAME_SUFFIXES = (".z8", ".ulx", ".json")
 
 
@@ -21,9 +23,13 @@ def canonical(config: Mapping[str, Any], checkout: Path) -> dict[str, Any]:
     out; game files and model weights that are read enter by content. A hub name stays a name.
     """
     kept = {key: _plain(value) for key, value in config.items() if key not in LEFT_OUT}
-    kept["env"]["game"] = _games_by_content(kept["env"]["game"])
-    for part in kept["env"]["mixture"] or []:
-        part["task"] = _games_by_content(part["task"])
+    env = kept["env"]
+    if "data" in env:
+        env["data"] = _data_by_content(env["data"])
+    else:
+        env["game"] = _games_by_content(env["game"])
+        for part in env["mixture"] or []:
+            part["task"] = _games_by_content(part["task"])
     kept["policy"]["weights"] = _weights(kept["policy"], checkout)
     return kept
 
@@ -42,10 +48,12 @@ def run_id(config: Mapping[str, Any], checkout: Path) -> tuple[str, str]:
 
 def slug(config: Mapping[str, Any]) -> str:
     """For people: game, reward, algorithm, policy and seed."""
-    game = config["env"]["game"]
+    game, mixture = config["env"]["game"], config["env"]["mixture"]
     game = game if isinstance(game, str) else f"{Path(game[0]).stem}-and-{len(game) - 1}-more"
-    if config["env"]["mixture"]:
-        game = "mixture"
+    if mixture:
+        game = mixture if isinstance(mixture, str) else "mixture"
+    if config["env"]["family"] != "textworld":
+        game = f"{config['env']['family']}-{game}"
     policy = config["policy"]
     policy_name = policy["path"] or f"{policy['name']}-{policy.get('size', '')}"
     parts = [_stem(game), config["reward"]["name"], config["algo"]["name"], _stem(policy_name)]
@@ -110,6 +118,16 @@ def _games_by_content(game: Any) -> Any:
     sources = [path.with_suffix(".json") for path in files]
     read = [s if s.is_file() else f for s, f in zip(sources, files, strict=True)]
     return [file_sha256(path) for path in read]
+
+
+@cache
+def _data_by_content(data: str) -> str:
+    """A folder of games by what is in it; `generated` stays a word."""
+    folder = Path(data)
+    if not folder.is_dir():
+        return data
+    files = [path for path in folder.rglob("*") if path.suffix in _DATA_SUFFIXES]
+    return hash_files(files, folder)
 
 
 def _weights(policy: dict[str, Any], checkout: Path) -> str | None:

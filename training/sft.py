@@ -16,8 +16,8 @@ from torch import Tensor
 
 from algorithms import make_algorithm, minibatch_weights, sft_loss
 from envs.base import Step
+from envs.experts import Demonstration, Mistake, demonstrations
 from envs.suites import Suites, make_env_spec
-from envs.textworld.expert import Demonstration, demonstrations
 from policies.chat import ChatForm
 from policies.policy import Policy
 from rollouts.conversation import Conversation
@@ -43,10 +43,15 @@ class Teacher:
     def episodes(self) -> list[Episode]:
         """The demonstrations that won, as episodes; raises `EnvError` when there is none."""
         env, tasks = self.config.env, self.suites.get("sft").tasks
-        shown = demonstrations(tasks, make_env_spec(self.config), env.timeout, self.report)
+        options = {"expert": env.expert} if "expert" in env else {}
+        if self.config.sft.mistakes:
+            options["mistakes"] = float(self.config.sft.mistakes)
+        spec = make_env_spec(self.config)
+        shown = demonstrations(tasks, spec, env.timeout, self.report, env.max_turns, **options)
         if not shown:
             raise EnvError(
-                f"the expert won none of {len(tasks)} demonstration games; choose another env.game"
+                f"the expert won none of {len(tasks)} demonstration games in env.max_turns="
+                f"{env.max_turns}; raise it or choose another env.game"
             )
         return [as_episode(self.policy, one, env) for one in shown]
 
@@ -105,7 +110,8 @@ def _loss(policy: Policy, rows: list[PlacedRow]) -> RowsLoss:
 
 
 def as_episode(policy: Policy, shown: Demonstration, env: Any) -> Episode:
-    """A demonstration as an episode whose "sampled" ids are the expert's commands.
+    """A demonstration as an episode whose "sampled" ids are the expert's commands; its mistakes
+    are read, as observations are.
 
     `env` says what a player would be shown: `history_window` and `show_admissible`. Raises
     `PolicyError` when a command does not survive the tokenizer or there is none, and
@@ -124,10 +130,13 @@ def as_episode(policy: Policy, shown: Demonstration, env: Any) -> Episode:
         if place:
             conversation.observe(step)
         ids = [*_encode(policy, command), stop]
+        if isinstance(command, Mistake):
+            conversation.hear(ids)
+            ids = []
         _refuse_too_long(policy, shown.task.id, command, ids, conversation.prompt)
-        sample = Sample(ids, [0.0] * len(ids), stopped=True)
-        conversation.act(sample)
-        turns.append(Turn(step.observation, command, ids, sample.logp))
+        if ids:
+            conversation.act(Sample(ids, [0.0] * len(ids), stopped=True))
+        turns.append(Turn(step.observation, command, ids, [0.0] * len(ids)))
     episode = Episode(shown.task, 0, turns, "won", objective=shown.objective)
     episode.rows = conversation.rows(0, 0, 0, policy.version)
     check_tokens(episode)

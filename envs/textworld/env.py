@@ -56,7 +56,7 @@ class TextWorldEnv:
 
     def reset(self, task: Task) -> Step:
         self.close()
-        self._track = self._options.policy_length and game_kind(task.type) == "custom"
+        self._track = self._options.policy_length and game_kind(task.family, task.type) == "custom"
         self._game = load_game(
             Path(task.file), admissible=self._options.admissible, policy=self._track
         )

@@ -1,29 +1,24 @@
 """Which games there are, and making one of them on disk.
 
 A game is `<cache>/games/<name>/<seed>-<key>/` with `game.z8`, `game.json` and `task.json` (the
-measured task). The key hashes generator version and arguments. The folder appears by one rename,
-so nobody ever sees half a game, and two processes that make the same one agree.
+measured task). The key hashes generator version and arguments.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import tempfile
-import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from envs.base import Task
+from envs.stored import discard, file_sha256, make_folder
 from runs.errors import ConfigError, EnvError
 
 FORMAT = 1  # raised when what is stored beside a game, or how it is measured, changes
-STALE_SECONDS = 3600.0
 
 # One recipe of one ingredient that has to be found behind closed doors and containers, cut and
 # cooked, over six rooms: every skill of the cooking games but the inventory limit.
@@ -68,10 +63,6 @@ def parse_game(name: str, rewards: str) -> GameSpec | None:
     return None
 
 
-def file_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def stored(spec: GameSpec, cache: Path, seed: int) -> Task | str | None:
     """What the cache holds: the task, the reason why this seed makes no game, or None.
 
@@ -84,7 +75,7 @@ def stored(spec: GameSpec, cache: Path, seed: int) -> Task | str | None:
     except FileNotFoundError:
         return None
     except json.JSONDecodeError:
-        _discard(folder)
+        discard(folder)
         return None
     except OSError as error:
         raise EnvError(
@@ -96,7 +87,7 @@ def stored(spec: GameSpec, cache: Path, seed: int) -> Task | str | None:
     game = folder / "game.json"
     for path, digest in ((game, record["sha256"]), (folder / "game.z8", record["z8"])):
         if not path.is_file() or file_sha256(path) != digest:
-            _discard(folder)
+            discard(folder)
             return None
     return Task(
         family="textworld",
@@ -115,22 +106,13 @@ def make(spec: GameSpec, cache: Path, seed: int) -> None:
     Runs in a child process: TextWorld keeps a global generator. Raises `EnvError` when Inform 7
     does not compile, which is a matter of the machine and not of the seed.
     """
-    folder = spec.folder(cache, seed)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder.parent)
-    work = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-    try:
+
+    def fill(work: Path) -> None:
         record = _make_in(work, spec, seed)
         (work / "task.json").write_text(json.dumps(record, indent=1))
         (work / "game.ni").unlink(missing_ok=True)
-        try:
-            work.rename(folder)
-        except OSError:
-            # Another process was faster: its game is this one.
-            if not (folder / "task.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+
+    make_folder(spec.folder(cache, seed), fill, "task.json")
 
 
 def _make_in(work: Path, spec: GameSpec, seed: int) -> dict[str, Any]:
@@ -196,26 +178,6 @@ def _generate(spec: GameSpec, seed: int, options: Any) -> Any:
         settings |= {"recipe_seed": seed, "split": None}
     _, make_challenge, _ = CHALLENGES["tw-" + spec.kind.removeprefix("tw-")]
     return make_challenge(settings, options)
-
-
-def _discard(folder: Path) -> None:
-    aside = folder.with_name(f".making-broken-{folder.name}-{os.getpid()}-{time.time_ns()}")
-    try:
-        folder.rename(aside)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    """Removes what interrupted builds left behind."""
-    for path in parent.glob(".making-*"):
-        try:
-            old = time.time() - path.stat().st_mtime > STALE_SECONDS
-        except FileNotFoundError:
-            continue
-        if old:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def game_files(named: str) -> list[Path]:

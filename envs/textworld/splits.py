@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from envs.base import Task
+from envs.experts import Difficulty, Expert
 from envs.rewards import game_kind
-from envs.suites import SPLITS, Progress, Suite
+from envs.stored import file_sha256, write_whole
+from envs.suites import CHECKOUT, SPLITS, Progress, Suite, apportion
 from envs.textworld.build import build
-from envs.textworld.expert import Difficulty, Expert
 from envs.textworld.games import (
     FORMAT,
     GameSpec,
-    file_sha256,
     file_type,
     game_files,
     parse_game,
 )
 from runs.errors import ConfigError, EnvError
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+
+def knows(game: str) -> bool:
+    """Whether `env.game` can be a game of TextWorld."""
+    return parse_game(game, "sparse") is not None or game.endswith(".z8")
+
+
+def make_splits(config: Any) -> TextWorldSplits:
+    """See `envs.suites.make_suites`."""
+    return TextWorldSplits(config)
 
 
 class TextWorldSplits:
@@ -86,9 +92,14 @@ class TextWorldSplits:
         if self._env.mixture is not None:
             counts["train"] = 0
         self._files = deal(files, counts)
-        self.kinds |= {game_kind(file_type(file)) for file in files}
+        self.kinds |= {game_kind("textworld", file_type(file)) for file in files}
 
     def _read_mixture(self, mixture: Any) -> None:
+        if isinstance(mixture, str):
+            raise ConfigError(
+                f"env.mixture={mixture} is the name of a mixture, which TextWorld has none of: "
+                "list tasks, as [{task: w2-o3-q4, weight: 1}]."
+            )
         parts = []
         for part in mixture:
             spec = parse_game(str(part["task"]), self._reward)
@@ -136,32 +147,12 @@ class TextWorldSplits:
         tasks: list[Task] = []
         if not files:
             return tasks
-        with Expert() as expert:
+        with Expert("textworld") as expert:
             for done, file in enumerate(files, start=1):
                 tasks.append(file_task(file, self._cache, expert))
                 if progress is not None:
                     progress(f"{split} games", done, len(files))
         return tasks
-
-
-def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """`total` tasks shared by weight, at least one each (largest remainders, earlier ones first).
-
-    Raises `ConfigError` when there are fewer tasks than weights.
-    """
-    if total < len(weights):
-        raise ConfigError(
-            f"env.mixture has {len(weights)} parts, but only {total} training games: "
-            "raise env.tasks.train."
-        )
-    exact = [total * weight / sum(weights) for weight in weights]
-    shares = [max(1, int(share)) for share in exact]
-    while sum(shares) != total:
-        step = 1 if sum(shares) < total else -1
-        open_parts = [i for i in range(len(shares)) if shares[i] + step >= 1]
-        best = max(open_parts, key=lambda i: (step * (exact[i] - shares[i]), -i))
-        shares[best] += step
-    return shares
 
 
 def deal(files: Sequence[Path], counts: Mapping[str, int]) -> dict[str, list[Path]]:
@@ -213,14 +204,5 @@ def find_tasks(game: str, first_seed: int, count: int, reward: str, cache: Path)
     spec = parse_game(game, reward)
     if spec is not None:
         return build(spec, cache, first_seed, count)[0]
-    with Expert() as expert:
+    with Expert("textworld") as expert:
         return [file_task(file, cache, expert) for file in game_files(game)]
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file by one rename, so that no reader sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(name).rename(path)

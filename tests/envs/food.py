@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from envs.base import Task
-from envs.textworld.games import file_sha256
+from envs.stored import file_sha256
 
 
 def make_food_game(path: Path) -> Task:

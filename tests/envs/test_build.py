@@ -12,8 +12,9 @@ import pytest
 
 from envs.base import Task
 from envs.process import Child
+from envs.stored import STALE_SECONDS
 from envs.textworld.build import build
-from envs.textworld.games import STALE_SECONDS, parse_game, stored
+from envs.textworld.games import parse_game, stored
 from runs.errors import ConfigError, EnvError
 from tests.envs.conftest import CACHE
 

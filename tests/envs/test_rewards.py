@@ -91,7 +91,7 @@ def test_rewards_that_the_game_cannot_define_are_refused():
     ],
 )
 def test_kind_of_a_type(name, kind):
-    assert game_kind(name) == kind
+    assert game_kind("textworld", name) == kind
 
 
 class Scripted:

@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from envs.base import Task
-from envs.suites import Suite, Suites, make_env_spec, make_suites
-from envs.textworld.splits import apportion, deal
+from envs.suites import Suite, Suites, apportion, make_env_spec, make_suites
+from envs.textworld.splits import deal
 from runs.errors import ConfigError
 
 BASE = {

@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.base import Step
+from envs.experts import demonstrations
 from envs.rewards import RewardedEnv, valid_rewards
 from envs.suites import env_spec
 from envs.textworld.env import TextWorldEnv, TextWorldOptions
-from envs.textworld.expert import demonstrations, walkthrough
+from envs.textworld.expert import walkthrough
 from envs.textworld.splits import find_tasks
 from envs.validate import faults, totals, validate
 from envs.workers import EnvPool

@@ -85,6 +85,74 @@ def test_counters_and_columns(tmp_path: Path):
     assert tests["won"].tolist() == [True, False] * 2
 
 
+def of_type(number: int, won: bool, kind: str) -> SimpleNamespace:
+    one = episode(number, won)
+    one.task.type = kind
+    return one
+
+
+def train_on(run: Run, iteration: int, *groups: list[SimpleNamespace]) -> dict:
+    """The line of an iteration that played these groups."""
+    played = [
+        SimpleNamespace(
+            index=index, task=members[0].task, episodes=members,
+            alive=[member for member in members if member.ended != "error"],
+        )
+        for index, members in enumerate(groups)
+    ]  # fmt: skip
+    run.record_episodes(iteration, played, None)
+    run.log(iteration, play=played)
+    return lines(run)[-1]
+
+
+def by_type(line: dict) -> dict:
+    """What a line says of types, without `train/` or `eval/`."""
+    names = {name: name.split("/", 1)[1] for name in line if name.count("/") >= 2}
+    return {short: line[name] for name, short in names.items()}
+
+
+def test_training_on_a_mixture_is_logged_by_type(tmp_path: Path):
+    run = make(tmp_path)
+    heat = [of_type(1, True, "heat"), of_type(1, True, "heat")]
+    failed = of_type(2, False, "clean")
+    failed.ended = "error"
+    clean = [of_type(2, True, "clean"), of_type(2, False, "clean"), failed]
+    both = train_on(run, 1, heat, clean)
+    assert by_type(both) == {
+        "episodes/clean": 3, "episodes/heat": 2, "success/clean": 1 / 3, "success/heat": 1.0,
+    }  # fmt: skip
+    assert both["train/success"] == 3 / 5
+
+
+def test_training_on_one_type_is_not_and_a_type_left_out_later_is_there_as_none(tmp_path: Path):
+    run = make(tmp_path)
+    heat = [of_type(1, True, "heat"), of_type(1, False, "heat")]
+    clean = [of_type(2, False, "clean"), of_type(2, False, "clean")]
+    assert by_type(train_on(run, 1, heat)) == {}
+    assert set(by_type(train_on(run, 2, heat, clean))) == {
+        "episodes/clean", "episodes/heat", "success/clean", "success/heat",
+    }  # fmt: skip
+    run.checkpoint_dir(2).mkdir()
+    alone = {"episodes/clean": 0, "episodes/heat": 2, "success/heat": 0.5}
+    assert by_type(train_on(run, 3, heat)) == alone
+    again = make(tmp_path)
+    again.resume_from(2)
+    assert by_type(train_on(again, 3, heat)) == alone
+
+
+def test_an_evaluation_of_several_types_is_logged_by_type(tmp_path: Path):
+    run = make(tmp_path)
+    games = [of_type(0, True, "heat"), of_type(1, False, "clean"), of_type(2, True, "clean")]
+    run.record_evaluation(0, "test", games, 0.7)
+    run.record_evaluation(0, "test", [games[0]], 0.0, sample=1)
+    several, one = lines(run)
+    assert several["eval/test/sample0/success/heat"] == 1.0
+    assert several["eval/test/sample0/success/clean"] == 0.5
+    assert several["eval/test/sample0/success"] == 2 / 3
+    assert one["eval/test/greedy/success"] == 1.0
+    assert not [name for name in one if "success/" in name]
+
+
 def test_resuming_gives_the_records_of_a_run_that_was_never_interrupted(tmp_path: Path):
     whole = make(tmp_path / "whole")
     for iteration in range(1, 6):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from algorithms import make_algorithm
+from envs.experts import Demonstration, Mistake
 from envs.suites import Suite
-from envs.textworld.expert import Demonstration
 from rollouts.player import Player
 from runs.errors import ConfigError, PolicyError
 from tests.fakes import FakePool, three_turns, toy_policy, toy_task
@@ -73,6 +73,19 @@ def test_imitation_makes_the_policy_play_the_demonstration(sft):
     with Player(config, policy, pool=pool) as player:
         played = player.evaluate(suite, 1, greedy=True)
     assert [[turn.action for turn in e.turns] for e in played] == [COMMANDS] * 3
+
+
+def test_a_mistake_is_read_and_not_learned(sft):
+    config, policy = sft
+    right = as_episode(policy, shown(), config.env)
+    actions = [Mistake(COMMANDS[0]), *COMMANDS[1:]]
+    wrong = as_episode(policy, shown(actions=actions), config.env)
+    # The same tokens are read; those of the mistake are no action of any turn.
+    assert [row.ids.tolist() for row in wrong.rows] == [row.ids.tolist() for row in right.rows]
+    learned = [token for turn in right.turns[1:] for token in turn.ids]
+    assert [t for row in wrong.rows for t in row.ids[row.action].tolist()] == learned
+    assert wrong.turns[0].ids == [] and wrong.turns[0].action == COMMANDS[0]
+    assert {int(k) for row in wrong.rows for k in row.turn[row.action]} == {1, 2}
 
 
 def test_before_rl_imitation_leaves_the_optimiser_alone_and_moves_the_reference(monkeypatch):
