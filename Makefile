@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv run test check format clean
+.PHONY: help venv run test stock check format clean
 
 help: ## list these targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,11 @@ run: $(INSTALLED) ## train and compare the six cells: PPO, GRPO, RLOO by dense, 
 
 test: $(INSTALLED) ## run the tests (the slow ones: make test ARGS="-m slow")
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 $(ARGS)
+
+# The package builds itself with the `python` that it finds.
+stock: $(INSTALLED) ## compile what stock ALFWorld plays with, for the tests that compare with it
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --no-deps --no-build-isolation \
+	  fast-downward-textworld==20.6.4
 
 check: $(INSTALLED) ## lint, formatting, types (the house rules are among the tests)
 	$(BIN)/ruff check .

@@ -1,15 +1,17 @@
-"""Make the two base policies that ship with the project, from generated games alone.
+"""Make the base policies that ship with the project, from generated games alone.
 
     python -m policies.base.make_base demos                  # plays experts, about 20 minutes
     python -m policies.base.make_base train --size small     # keeps checkpoints in outputs/base
     python -m policies.base.make_base ship outputs/base/small/0400 --size small
     python -m policies.base.make_base train --size large     # grows from the small one
     python -m policies.base.make_base ship outputs/base/large/0040 --size large
+    python -m policies.base.make_base ship outputs/…/checkpoints/000001 --size house
 
 A small Llama-architecture model is trained on expert commands (`demonstrations.py`) with entities
 renamed (`renaming.py`). The checkpoint that ships is the first one that is weak but alive: its
 success on the w2-o3-q4 validation games at temperature 0.7 lies between 0.15 and 0.35. The large
-one is the small one with twice the layers (`grow`), trained a little further.
+one is the small one with twice the layers (`grow`), trained a little further. The house one is the
+small one after a run of `algo=sft` in ALFWorld's houses (README.md has its command).
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ def main() -> None:
     learn.add_argument("--size", choices=sorted(UPDATES), default="small")
     put = steps.add_parser("ship", help="put a checkpoint beside this file")
     put.add_argument("checkpoint", type=Path)
-    put.add_argument("--size", choices=sorted(UPDATES), required=True)
+    put.add_argument("--size", choices=[*sorted(UPDATES), "house"], required=True)
     for step in (play, learn):
         step.add_argument("--work", type=Path, default=Path("outputs/base"))
     options = parser.parse_args()
