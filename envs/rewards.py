@@ -80,9 +80,11 @@ class ScoreShare(_Telescoping):
                 "set reward=sparse."
             )
         self.most = step.events["max_score"]
+        # What is true before the first command is nobody's merit.
+        self._given = step.events["score"]
 
     def total(self, step: Step) -> float:
-        return step.events["score"] / self.most
+        return (step.events["score"] - self._given) / (self.most - self._given)
 
 
 class PolicyPotential(_Telescoping):

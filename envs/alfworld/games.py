@@ -117,7 +117,8 @@ def find(folder: Path) -> Found:
     found = Found()
     for trajectory in sorted(folder.rglob(TRAJECTORY)):
         game = trajectory.with_name(GAME)
-        if "movable" in str(game) or "Sliced" in str(game):
+        below = str(game.relative_to(folder))
+        if "movable" in below or "Sliced" in below:
             found.leave(game, "movable receptacles and slices are not part of ALFWorld")
         elif not game.is_file():
             found.leave(game, f"no {GAME} beside {TRAJECTORY}: the download is not complete")

@@ -120,6 +120,8 @@ class _Splits:
         every = [task for _, tasks in found for task in tasks]
         if not every:
             key = "sft.demos" if split == "sft" else f"env.tasks.{split}"
+            if split == "train" and self._counts["sft"]:
+                key += ", lower sft.demos"
             raise ConfigError(
                 f"The suite {split} is empty: raise {key}, or choose another env.game."
             )

@@ -212,7 +212,6 @@ def test_worker_options_follow_the_config():
     assert make_env_spec(config()).options == {
         "admissible": False,
         "policy_length": True,
-        "show_score": False,
         "shaping": 0.0,
         "compat": [],
     }

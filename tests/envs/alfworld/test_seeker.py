@@ -18,7 +18,8 @@ from envs.experts import Mistake
 
 
 def house(task_type: str, seed: int, **knobs: int) -> House:
-    return house_of(make_house(task_type, seed, HouseOptions(**knobs), False)[0], "a house")
+    options = HouseOptions(**knobs)  # pyright: ignore[reportArgumentType]
+    return house_of(make_house(task_type, seed, options, False)[0], "a house")
 
 
 @pytest.mark.parametrize("task_type", TASK_TYPES)
