@@ -146,15 +146,15 @@ def find_tasks(game: str, first_seed: int, count: int, reward: str, cache: Path)
     return knowing.find_tasks(game, first_seed, count, reward, cache)
 
 
-def apportion(total: int, weights: Sequence[float]) -> list[int]:
+def apportion(total: int, weights: Sequence[float], key: str = "env.tasks.train") -> list[int]:
     """`total` tasks shared by weight, at least one each (largest remainders, earlier ones first).
 
-    Raises `ConfigError` when there are fewer tasks than weights.
+    `key` says how many there are. Raises `ConfigError` when there are fewer tasks than weights.
     """
     if total < len(weights):
         raise ConfigError(
-            f"env.mixture has {len(weights)} parts, but only {total} training games: "
-            "raise env.tasks.train."
+            f"{key}={total} is too few games for {len(weights)} tasks (env.game, env.mixture): "
+            f"raise {key}."
         )
     exact = [total * weight / sum(weights) for weight in weights]
     shares = [max(1, int(share)) for share in exact]

@@ -63,8 +63,17 @@ def validate(tasks: Sequence[Task], reward: str, timeout: float) -> dict[str, li
     with Expert(family) as expert, EnvPool(spec, workers=1, timeout=timeout) as pool:
         for task in tasks:
             actions = expert.commands(task.file)
-            results[task.id] = faults(pool, task, actions) if actions else ["no expert wins"]
+            # Two trees of one data set hold games of one name.
+            name = task.file if task.id in results else task.id
+            results[name] = faults(pool, task, actions) if actions else ["no expert wins"]
     return results
+
+
+def counted(text: str) -> int:
+    """A number of games for argparse, at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("it takes one game to check any")
+    return int(text)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -75,7 +84,7 @@ def arguments() -> argparse.ArgumentParser:
         default=["w2-o3-q4"],
         help="w2-o3-q4 (the default), tw-simple-brief, a .z8 file or a folder",
     )
-    parser.add_argument("--tasks", type=int, default=5, help="games of each generated kind")
+    parser.add_argument("--tasks", type=counted, default=5, help="games of each generated kind")
     parser.add_argument("--first-seed", type=int, default=1, help="seed of the first of them")
     parser.add_argument("--timeout", type=float, default=60, help="seconds a step may take")
     parser.add_argument("--cache", type=Path, default=CHECKOUT / ".cache", help="keeps games")

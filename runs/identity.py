@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 
 CODE = ("envs", "policies", "algorithms", "rollouts", "training", "constraints.txt")
 LEFT_OUT = ("run", "tracking", "paths")
-_DATA_SUFFIXES = (".tw-pddl",)
+_DATA_ENDINGS = (".tw-pddl", "traj_data.json")
 _GAME_SUFFIXES = (".z8", ".ulx", ".json")
 
 
@@ -126,7 +127,9 @@ def _data_by_content(data: str) -> str:
     folder = Path(data)
     if not folder.is_dir():
         return data
-    files = [path for path in folder.rglob("*") if path.suffix in _DATA_SUFFIXES]
+    # Folders of data may be links to where there is room.
+    walked = ((Path(top), names) for top, _, names in os.walk(folder, followlinks=True))
+    files = [top / name for top, names in walked for name in names if name.endswith(_DATA_ENDINGS)]
     return hash_files(files, folder)
 
 

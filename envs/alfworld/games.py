@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +22,7 @@ from envs.alfworld.houses import HouseOptions, make_house
 from envs.alfworld.package import VERSION
 from envs.alfworld.rules import read
 from envs.base import Task
+from envs.experts import Difficulty
 from envs.stored import discard, file_sha256, make_folder, write_whole
 from runs.errors import EnvError
 
@@ -74,12 +77,14 @@ def _stored(folder: Path) -> dict[str, Any] | None:
     """What is known of a whole folder; one that is not whole is moved out of the way."""
     try:
         record = json.loads((folder / "task.json").read_text())
-        if file_sha256(folder / GAME) == record["sha256"]:
+        Difficulty(**record["difficulty"])
+        whole = file_sha256(folder / GAME) == record["sha256"]
+        if whole and type_from_file(folder / GAME):
             return record
     except FileNotFoundError:
         if not folder.exists():
             return None
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, EnvError):
         pass  # damaged: made again below
     discard(folder)
     return None
@@ -109,16 +114,22 @@ class Found:
         self.left_out.setdefault(reason, []).append(path)
 
 
+def below(folder: Path, name: str) -> list[Path]:
+    """Files of this name, sorted; folders of data may be links to where there is room."""
+    walked = os.walk(folder, followlinks=True)
+    return sorted(Path(top) / name for top, _, names in walked if name in names)
+
+
 def find(folder: Path) -> Found:
     """The games below a folder of the official data, as stock ALFWorld chooses them.
 
     Raises `EnvError` for a file that is damaged.
     """
     found = Found()
-    for trajectory in sorted(folder.rglob(TRAJECTORY)):
+    for trajectory in below(folder, TRAJECTORY):
         game = trajectory.with_name(GAME)
-        below = str(game.relative_to(folder))
-        if "movable" in below or "Sliced" in below:
+        inside = str(game.relative_to(folder))
+        if "movable" in inside or "Sliced" in inside:
             found.leave(game, "movable receptacles and slices are not part of ALFWorld")
         elif not game.is_file():
             found.leave(game, f"no {GAME} beside {TRAJECTORY}: the download is not complete")
@@ -147,12 +158,16 @@ def file_task(game: Path, task_type: str, cache: Path) -> Task:
     """
     digest = file_sha256(game)
     remembered = cache / "files" / f"{digest[:32]}-alfworld-{FORMAT}.json"
-    if not remembered.is_file():
+    try:
+        difficulty = Difficulty(**json.loads(remembered.read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
         difficulty = measure(game)
         if difficulty is None:
-            raise EnvError(f"The game file {game} cannot be won, whatever it says: leave it out.")
+            raise EnvError(
+                f"The game file {game} cannot be won, whatever it says: leave it out."
+            ) from None
         write_whole(remembered, json.dumps(asdict(difficulty)))
-    record = {"sha256": digest, "difficulty": json.loads(remembered.read_text())}
+    record = {"sha256": digest, "difficulty": asdict(difficulty)}
     # Two trials of one problem have the same folder above them.
     return _task("/".join(game.parts[-3:-1]), task_type, 0, game, record)
 
@@ -168,6 +183,11 @@ def type_from_file(game: Path) -> str:
 def games_at(path: Path) -> Iterator[tuple[Path, str]]:
     """A game file with its type, or those of a folder."""
     if path.is_dir():
-        yield from find(path).games
+        found = find(path)
+        for reason, paths in found.left_out.items():
+            logging.getLogger(__name__).warning("%s: left out, %s", paths[0], reason)
+        if not found.games:
+            raise EnvError(f"{path} holds no game that can be played.")
+        yield from found.games
     else:
         yield path, type_from_file(path)

@@ -66,7 +66,9 @@ def _wins(
                 yield from _light(world, taken, dropped)
         return
     goal = world.house.goal
-    destinations = [r for r, kinds in sorted(world.house.kinds.items()) if goal.receptacle in kinds]
+    kinds = world.house.kinds
+    # One that has no place cannot be gone to.
+    destinations = [r for r in world.house.at if goal.receptacle in kinds.get(r, ())]
     for receptacle in _different(world, destinations, dropped):
         there = [t for t in targets if _inside(world, t, receptacle, dropped) and _ready(world, t)]
         needed = goal.count - len(there)
@@ -125,8 +127,8 @@ def _change(world: World, draft: _Draft, thing: str) -> Iterator[_Draft]:
         return
     for verb, kind, able, result, _ in CHANGES:
         if result == world.house.goal.change and thing in world.house.states[able]:
-            for receptacle, kinds in sorted(world.house.kinds.items()):
-                if kind in kinds:
+            for receptacle in world.house.at:
+                if kind in world.house.kinds.get(receptacle, ()):
                     reached = _reach(world, draft, receptacle, False)
                     name = world.house.name
                     yield reached.then(f"{verb} {name[thing]} with {name[receptacle]}")

@@ -76,7 +76,7 @@ def house_of(content: dict[str, Any], named: str) -> House:
     helps = _has_known_rules(content["pddl_domain"], _TASK.sub(r"\1\3", content["grammar"]), named)
     try:
         return read_house(content["pddl_problem"], task[2], helps)
-    except EnvError as error:
+    except (EnvError, RecursionError) as error:
         raise EnvError(f"The game file {named} cannot be played: {error}.") from error
 
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from envs.alfworld.expert import EXPERTS
 from envs.alfworld.floorplans import TASK_TYPES
-from envs.alfworld.games import GAME, TRAJECTORY, file_task, find, games_at, make
+from envs.alfworld.games import GAME, TRAJECTORY, below, file_task, find, games_at, make
 from envs.alfworld.houses import HouseOptions
 from envs.base import Task
 from envs.suites import CHECKOUT, SPLITS, Progress, Suite, apportion
@@ -42,8 +42,8 @@ Part = tuple[float, str]
 def knows(game: str) -> bool:
     """Whether `env.game` can be a game of ALFWorld, or a path to games of it."""
     path = Path(game).expanduser()
-    below = path.is_dir() and next(path.rglob(TRAJECTORY), None) is not None
-    return game in MIXTURES or path.name.endswith(".tw-pddl") or below
+    holds = path.is_dir() and bool(below(path, TRAJECTORY))
+    return game in MIXTURES or path.name.endswith(".tw-pddl") or holds
 
 
 def make_splits(config: Any) -> Generated | Official:
@@ -105,7 +105,8 @@ class _Splits:
         """Builds the games of a split. Raises `ConfigError` when it has none, `EnvError` when one
         cannot be made or read."""
         total, parts = int(self._counts[split]), self._parts[split]
-        shares = apportion(total, [weight for weight, _ in parts]) if total else []
+        key = "sft.demos" if split == "sft" else f"env.tasks.{split}"
+        shares = apportion(total, [weight for weight, _ in parts], key) if total else []
         found: list[tuple[float, Sequence[Task]]] = []
         done = 0
         for (weight, name), share in zip(parts, shares, strict=bool(total)):
@@ -119,7 +120,6 @@ class _Splits:
                 found.append((weight, tasks))
         every = [task for _, tasks in found for task in tasks]
         if not every:
-            key = "sft.demos" if split == "sft" else f"env.tasks.{split}"
             if split == "train" and self._counts["sft"]:
                 key += ", lower sft.demos"
             raise ConfigError(
@@ -130,7 +130,7 @@ class _Splits:
 
 class Generated(_Splits):
     """Houses made here (`envs.suites.SplitBuilder`). Those of `test` are unseen: their floor plans
-    and their pairs of thing and receptacle occur in no other split."""
+    occur in no other split, and their pairs of thing and receptacle with no task of their type."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -165,9 +165,8 @@ class Official(_Splits):
         order = generator(0, "official", FOLDERS[split], name).permutation(len(games)).tolist()
         if FOLDERS[split] == "train":
             # Demonstrated games come from the end.
-            order = (
-                order[::-1] if split == "sft" else order[: len(order) - self._demonstrated(name)]
-            )
+            free = max(0, len(order) - self._demonstrated(name))
+            order = order[::-1] if split == "sft" else order[:free]
         if len(order) < count:
             _log().warning(
                 "%s has %d games of %s for %s, not %d.", self._root, len(order), name, split, count
@@ -214,11 +213,13 @@ def data_folder(data: str) -> Path:
     if data == "official":
         root = Path(os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld").expanduser()
     if not root.is_dir():
-        said = f"env.data={data} means {root}, which" if data == "official" else f"env.data={data}"
-        raise ConfigError(f"{said} does not exist: {_DOWNLOAD}.")
+        said = f"env.data={data}"
+        if data == "official":
+            said += f" means $ALFWORLD_DATA, or {root} where that is not set, which"
+        raise ConfigError(f"{said} is no folder: {_DOWNLOAD}.")
     for candidate in (*(root / version for version in VERSIONS), root):
         if any((candidate / folder).is_dir() for folder in SIZES):
-            if next(candidate.rglob(GAME), None) is None:
+            if not below(candidate, GAME):
                 raise ConfigError(
                     f"{candidate} has trajectories but no {GAME}: the download is not complete; "
                     f"{_DOWNLOAD}."

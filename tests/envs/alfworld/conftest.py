@@ -1,5 +1,6 @@
 """Houses of every task type, made here, and the real games where they lie beside the checkout."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ from envs.alfworld.games import make
 from envs.alfworld.houses import HouseOptions, make_house
 from envs.base import Task
 from envs.suites import CHECKOUT
+from tests.envs.alfworld.official import HELD, SMALL, write_game
 
 REAL = CHECKOUT.parent / "shared" / "data" / "alfworld"
-# Few places to look in and things to carry: a walk in such a house tries most of what can be done.
-SMALL = HouseOptions(receptacles=5, objects=3, distractors=1)
 Game = dict[str, Any]
 
 
@@ -50,3 +50,22 @@ def real() -> list[Path]:
 def older(real) -> list[Path]:
     """Six of them as first published, with the older words."""
     return sorted((REAL / "json_2.1.1").rglob("game.tw-pddl"))
+
+
+@pytest.fixture(scope="session")
+def downloaded(tmp_path_factory) -> Path:
+    """Made once; `data` is a copy that a test may change."""
+    root = tmp_path_factory.mktemp("official")
+    for split, count in HELD.items():
+        for task_type in TASK_TYPES:
+            for number in range(count):
+                place = root / "json_2.1.2" / split / f"{task_type}-Thing-None-Place-{number}"
+                seed = number + 100 * list(HELD).index(split)
+                write_game(place / f"trial_T{seed}", task_type, seed, split == "valid_unseen")
+    return root
+
+
+@pytest.fixture
+def data(downloaded: Path, tmp_path_factory) -> Path:
+    # Not tmp_path, whose name holds that of the test.
+    return Path(shutil.copytree(downloaded, tmp_path_factory.mktemp("data") / "alfworld"))

@@ -4,76 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from envs.alfworld.floorplans import TASK_TYPES
 from envs.alfworld.games import GAME, TRAJECTORY
-from envs.alfworld.houses import make_house
 from envs.alfworld.splits import MIXTURES, SIZES, knows
 from envs.base import Task
-from envs.suites import CHECKOUT, SPLITS, Suites, find_tasks, make_suites
+from envs.suites import SPLITS, find_tasks, make_suites
 from runs.errors import ConfigError, EnvError
-from tests.envs.alfworld.conftest import SMALL
 from tests.envs.alfworld.made import PLACE, TWO
-
-# Games of each type in the made-up data.
-HELD = {"train": 3, "valid_seen": 4, "valid_unseen": 2}
-_HOUSE = ["rooms: 1", f"receptacles: {SMALL.receptacles}", "objects: 3", "distractors: 1"]
-
-
-def config(cache: Path, *overrides: str) -> Any:
-    few = [f"paths.cache={cache}", "env.tasks={train: 12, validation: 6, test: 6}", "sft.demos=6"]
-    house = f"env.house={{{', '.join(_HOUSE)}, path_length: null}}"
-    with initialize_config_dir(str(CHECKOUT / "recipes"), version_base=None):
-        made = compose("config", ["env=alfworld", "reward=dense", *few, house, *overrides])
-    OmegaConf.resolve(made)
-    return made
-
-
-def write_game(folder: Path, task_type: str, seed: int, unseen: bool) -> None:
-    game, trajectory = make_house(task_type, seed, SMALL, unseen)
-    folder.mkdir(parents=True)
-    (folder / GAME).write_text(json.dumps(game))
-    (folder / TRAJECTORY).write_text(json.dumps(trajectory))
-
-
-@pytest.fixture(scope="session")
-def downloaded(tmp_path_factory) -> Path:
-    """Made once; `data` is a copy that a test may change."""
-    root = tmp_path_factory.mktemp("official")
-    for split, count in HELD.items():
-        for task_type in TASK_TYPES:
-            for number in range(count):
-                place = root / "json_2.1.2" / split / f"{task_type}-Thing-None-Place-{number}"
-                seed = number + 100 * list(HELD).index(split)
-                write_game(place / f"trial_T{seed}", task_type, seed, split == "valid_unseen")
-    return root
-
-
-@pytest.fixture
-def data(downloaded: Path, tmp_path_factory) -> Path:
-    # Not tmp_path, whose name holds that of the test.
-    return Path(shutil.copytree(downloaded, tmp_path_factory.mktemp("data") / "alfworld"))
-
-
-def official(data: Path, *overrides: str) -> Suites:
-    return make_suites(config(data.parent / "cache", f"env.data={data}", *overrides))
-
-
-def ids(suites: Suites) -> dict[str, list[str]]:
-    return {split: [task.id for task in suites.get(split).tasks] for split in SPLITS}
-
-
-def types(tasks: Any) -> dict[str, int]:
-    return dict(Counter(task.type for task in tasks))
-
+from tests.envs.alfworld.official import HELD, config, ids, official, types
 
 # --- houses made here ---
 
@@ -151,7 +95,7 @@ REFUSED = [
     ("env.house.distractors=1.5", "env.house.distractors=1.5"),
     ("env.house.path_length=[9,3]", "env.house.path_length=.*smaller number first"),
     ("reward.name=balanced", "reward=balanced .* sparse, dense"),
-    ("env.data=nowhere", "env.data=nowhere does not exist: run alfworld-download"),
+    ("env.data=nowhere", "env.data=nowhere is no folder: run alfworld-download"),
 ]
 
 
@@ -166,7 +110,7 @@ def test_refused_before_a_house_is_made(tmp_path: Path, override: str, said: str
     ("override", "said"),
     [
         ("env.house.path_length=[30,40]", "env.house.path_length=.*widen it"),
-        ("env.tasks.train=3", "6 parts, but only 3"),
+        ("env.tasks.train=3", "env.tasks.train=3 is too few games for 6 tasks"),
         ("env.tasks.train=0", "suite train is empty: raise env.tasks.train"),
     ],
 )
@@ -335,7 +279,7 @@ USELESS: list[tuple[Callable[[Path], None], str]] = [
     (no_test_folder, "valid_unseen does not exist"),
     (empty_folder, "holds neither json_2.1.2 nor json_2.1.1, nor train"),
     (empty_splits, "no game.tw-pddl"),
-    (gone, "does not exist"),
+    (gone, "is no folder"),
 ]
 
 
@@ -355,7 +299,10 @@ def test_where_the_official_data_is_looked_for(data: Path, monkeypatch) -> None:
     (data / "json_2.1.2").rename(data / "json_2.1.1")
     assert ids(official(data)) == expected
     monkeypatch.setenv("ALFWORLD_DATA", str(data / "gone"))
-    with pytest.raises(ConfigError, match="env.data=official means .*gone, which does not exist"):
+    with pytest.raises(
+        ConfigError,
+        match="env.data=official means .*gone where .* is no folder",
+    ):
         official(data, "env.data=official")
 
 
