@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def parts_of(key: str, mixture: Any) -> list[Part]:
     return parts
 
 
-class _Splits:
+class _Splits(ABC):
     """What both kinds of data have in common: the task types of each split, and the counts."""
 
     def __init__(self, config: Any) -> None:
@@ -94,12 +95,13 @@ class _Splits:
         self._mixed = mixture is not None
         self.planned = {split: self._plan(split) for split in SPLITS}
 
+    @abstractmethod
     def _plan(self, split: str) -> set[str]:
-        raise NotImplementedError
+        """See `envs.suites.SplitBuilder.planned`."""
 
+    @abstractmethod
     def _tasks(self, split: str, name: str, count: int) -> Iterator[Task]:
         """At most `count` tasks of a type."""
-        raise NotImplementedError
 
     def build(self, split: str, progress: Progress | None) -> Suite:
         """Builds the games of a split. Raises `ConfigError` when it has none, `EnvError` when one
