@@ -54,7 +54,7 @@ def config_for(algo: str = "ppo", **changes: Any) -> Any:
         "micro_tokens": 2048,
         "minibatch": "episodes",
     }
-    config.sft = {"demos": 0, "epochs": 2, "lr": 3e-3, "batch": 2}
+    config.sft = {"demos": 0, "epochs": 2, "lr": 3e-3, "batch": 2, "mistakes": 0.0}
     config.train = {"iterations": 2, "tasks": 2, "checkpoint_every": 1}
     config.eval = {"every": 1, "suites": ["test"], "samples": 1, "greedy": True, "transcripts": 1}
     for name, value in changes.items():
