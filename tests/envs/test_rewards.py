@@ -25,6 +25,15 @@ def test_potential_by_hand():
     assert payments("dense", "custom", steps) == pytest.approx([0.25, -0.25, -0.25, 0.5, 0.5, 0.25])
 
 
+def test_what_is_true_before_the_first_command_is_not_paid_for():
+    # 2 of 5 points are there already: each of the other three is a third of a win.
+    steps = [facts(score=2), facts(score=2), facts(score=3), facts(score=1), facts(score=3)]
+    steps += [facts(score=4), facts(score=5, won=True)]
+    paid = payments("dense", "tw-simple", steps)
+    assert paid == pytest.approx([0, 1 / 3, -2 / 3, 2 / 3, 1 / 3, 1 / 3])
+    assert sum(paid) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("end", [facts(None), facts(2, lost=True), facts(None, lost=True)])
 @pytest.mark.parametrize("before", [1, 4, 7])
 def test_losing_returns_the_total_to_nothing(end, before):

@@ -31,6 +31,18 @@ def make(tmp_path: Path, **algo: object) -> Run:
     return Run(directory, config)
 
 
+def test_what_demonstrations_made_is_evaluated_before_rl(tmp_path: Path):
+    run = make(tmp_path / "rl")
+    run.config.eval.every, run.config.sft.demos = 0, 8
+    # Five updates of RL after the one by imitation.
+    assert [i for i in range(8) if run.wants_evaluation(i)] == [0, 1, 6]
+    run.config.sft.demos = 0
+    assert [i for i in range(8) if run.wants_evaluation(i)] == [0, 5]
+    alone = make(tmp_path / "alone", name="sft")
+    alone.config.eval.every, alone.config.sft.demos = 0, 8
+    assert [i for i in range(8) if alone.wants_evaluation(i)] == [0, 3]
+
+
 def play(run: Run, iteration: int) -> None:
     members = [episode(iteration, True), episode(iteration, False)]
     group = SimpleNamespace(index=0, task=members[0].task, episodes=members, alive=members)
